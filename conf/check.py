@@ -9,11 +9,12 @@ from pathlib import PurePosixPath
 from conf.backends import planned_backend
 from conf.constraints import host_address, regular_expression, violations
 from conf.errors import RequestError, did_you_mean, one_of, printable
-from conf.models import MethodConfig, ModelConfig
+from conf.models import ModelConfig
 from conf.names import QUANT_DTYPES, SHIPPED_BACKENDS
 from conf.overrides import override_problems
 from conf.schema import PROBE, DeviceConfig, Request, RetentionConfig, RunnerKind, TransportKind
 from conf.schemes import Precision, SchemeConfig
+from conf.states import methods_with_keys, samples_key, state_problems
 
 LONGEST_NAME = 200
 
@@ -141,29 +142,26 @@ def _names(request: Request) -> Iterator[RequestError]:
 
 
 def _model(model: ModelConfig) -> Iterator[RequestError]:
+    sampled = ("calibration", "evaluation")
     if model.methods is not None:
-        for key in ("inputs", "calibration", "evaluation"):
+        for key in ("inputs", *(sampled if model.states is None else ())):
             if value := getattr(model, key):
                 yield _error(f"model.{key}", value, f"set model.methods[…].{key}, because every method has its own")
         for name in _duplicates(method.name for method in model.methods):
             yield RequestError(f"two methods are named {printable(name)}", key="model.methods")
         if not model.methods:
             yield _error("model.methods", [], "null, or a list of one or more methods")
-    for key, method in _methods(model):
+    for key, method in methods_with_keys(model):
         if not method.inputs:
             problem = "a model has at least one input, each with a name, a shape and a dtype"
             yield _error(f"{key}.inputs", [], problem)
         for name in _duplicates(config.name for config in method.inputs):
             yield RequestError(f"two inputs are named {printable(name)}", key=f"{key}.inputs")
-        if method.evaluation is None:
-            yield _error(f"{key}.evaluation", None, f"every comparison needs samples; set {key}.evaluation.source")
-
-
-def _methods(model: ModelConfig) -> list[tuple[str, ModelConfig | MethodConfig]]:
-    """Return the key and the configuration of every method. A model without methods is its own only method."""
-    if model.methods is None:
-        return [("model", model)]
-    return [(f"model.methods[{index}]", method) for index, method in enumerate(model.methods)]
+        samples = samples_key(model, key)
+        if (method if samples == key else model).evaluation is None:
+            problem = f"every comparison needs samples; set {samples}.evaluation.source"
+            yield _error(f"{samples}.evaluation", None, problem)
+    yield from state_problems(model)
 
 
 def _scheme(scheme: SchemeConfig) -> Iterator[RequestError]:
@@ -210,10 +208,11 @@ def unknown_schemes(requests: Iterable[Request], known: Collection[str]) -> Iter
 
 
 def _calibration(model: ModelConfig, scheme: SchemeConfig) -> Iterator[RequestError]:
-    for key, method in _methods(model):
-        if scheme.precision is Precision.quantized and method.calibration is None:
+    for key, method in methods_with_keys(model):
+        samples = samples_key(model, key)
+        if scheme.precision is Precision.quantized and (method if samples == key else model).calibration is None:
             problem = (
                 f"scheme {printable(scheme.name)} is quantized and model {printable(model.name)} has "
-                f"nothing to calibrate with; give {key}.calibration.source"
+                f"nothing to calibrate with; give {samples}.calibration.source"
             )
-            yield _error(f"{key}.calibration", None, problem)
+            yield _error(f"{samples}.calibration", None, problem)

@@ -18,6 +18,8 @@ def impossible_reason(request: Request) -> str | None:
         return f"the {printable(request.backend.name)} backend has no schemes with overrides"
     if request.toolchain.folder is not None and (reason := _excludes_toolchains(request)) is not None:
         return reason
+    if request.model.states is not None and all(device.runner is RunnerKind.native for device in request.devices):
+        return "ExecuTorch's native runner has no loop for a model with states; use a device with runner=python"
     rules = [rule for rule in backend.rules if not (request.try_impossible and rule.of_compiler)]
     reason = next((rule.reason for rule in rules if _excludes(rule, request)), None)
     if reason is None and not any(can_run_on(device, request) for device in request.devices):
@@ -47,6 +49,8 @@ def can_run_on(device: DeviceConfig, request: Request) -> bool:
     backend = planned_backend(request.backend.kind)
     fits = not backend.needs_soc or device.soc in (None, PROBE, request.soc.name)
     if request.toolchain.folder is not None and device.transport is not TransportKind.local:
+        return False
+    if request.model.states is not None and device.runner is RunnerKind.native:
         return False
     return fits and device.runner in backend.runners
 

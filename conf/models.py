@@ -1,10 +1,10 @@
-"""The schema of a model: its factory, its inputs and its samples, or those of each of its methods."""
+"""The schema of a model: its factory, its inputs and its samples, or those of each of its methods, and its states."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from conf.constraints import FunctionPath, at_least, choice, dimensions, matches, not_blank
-from conf.names import DTYPES
+from conf.names import DTYPES, STATE_UPDATES, TOKENS_READ
 
 
 @dataclass(kw_only=True, slots=True)
@@ -45,6 +45,39 @@ class MethodConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class StateConfig:
+    """An output that a later step reads as an input, such as the new columns of a key-value cache."""
+
+    method: str | None = None
+    """The method that has the output. null means the model's only method."""
+    output: str
+    """The output's name in the table `outputs`: its key in a dict, or its position."""
+    to_method: str | None = None
+    """The method that has the input. null means the method that has the output."""
+    input: str
+    """The input's name."""
+    update: Annotated[str, choice(STATE_UPDATES, "update")] = "replace"
+    """How the output changes the input. `replace`: the output is the next value. `append`: the output is written after
+    what was written before. `ring`: as `append`, from the beginning again when the end is reached. `shift`: the input
+    moves towards its beginning, and the output is its end."""
+    axis: int = -1
+    """The axis along which the output is written. Not used by `replace`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class DriverConfig:
+    """How the tokens of a language model are chosen, step by step."""
+
+    output: str
+    """The output with the scores of the next token along its last axis. The last row of a step counts."""
+    input: str
+    """The input that gets the token of the previous step, in every method that has an input of this name."""
+    tokens: Annotated[str, choice(TOKENS_READ, "choice")] = "greedy"
+    """`greedy`: every step reads the token with the highest score of the step before, on the device as in PyTorch.
+    `teacher_forced`: the device reads the tokens that eager PyTorch chose."""
+
+
+@dataclass(kw_only=True, slots=True)
 class ModelConfig:
     name: str
     factory: FunctionPath
@@ -59,3 +92,9 @@ class ModelConfig:
     """Whether the index of an output's maximum is the prediction. If not, top-1 agreement and accuracy are null."""
     methods: list[MethodConfig] | None = field(default=None, metadata={"identity": "unless None"})
     """The methods of the program. They have the inputs and the samples then. null means one method, `forward`."""
+    states: list[StateConfig] | None = field(default=None, metadata={"identity": "unless None"})
+    """The outputs that are inputs of later steps. The samples of the model are then sequences of steps, and the methods
+    have no samples of their own. null means that every sample is one call."""
+    driver: DriverConfig | None = field(default=None, metadata={"identity": "unless None"})
+    """The choice of tokens, for a language model with states. null means that no step reads the output of another as a
+    token."""

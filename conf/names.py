@@ -18,6 +18,11 @@ OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver
 DTYPES = ("bool", "float16", "float32", "float64", "int16", "int32", "int64", "int8", "uint8")
 """The torch dtypes that a model's input can have."""
 
+STATE_UPDATES = ("append", "ring", "shift", "replace")
+"""The ways in which an output of a step changes an input of a later step."""
+TOKENS_READ = ("greedy", "teacher_forced")
+"""The tokens that a step of a language model can read: its own choice, or that of eager PyTorch."""
+
 Stage = Literal["export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 """All stages, in the order of the pipeline. A stage's module, function and task in `tasks` have the stage's name."""

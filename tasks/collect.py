@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
@@ -11,11 +12,11 @@ import numpy as np
 from safetensors.numpy import save
 
 from tasks.devices.device import Device
-from tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file
+from tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file, step_input_file, step_output_file
 from tasks.devices.transport import batches
 from tasks.errors import DeviceError, EvidenceError
 from tasks.records import Blob, Capture, Execution, LaunchedMethod, LaunchResult
-from tasks.records.keys import tensor_key
+from tasks.records.keys import METHOD, tensor_key
 from tasks.records.methods import of_methods
 from tasks.stage import stage
 from tasks.storage.store import Store
@@ -32,23 +33,30 @@ def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
     The files are removed from the device when the lease ends. Raises DeviceError if the channel fails, and
     EvidenceError if a file is missing, damaged or of the wrong size.
     """
-    by_method: dict[LaunchedMethod | None, list[LaunchResult]] = {}
+    methods: dict[str, LaunchedMethod | None] = {}
+    results: defaultdict[str, list[LaunchResult]] = defaultdict(list)
     for result in execution.results:
-        method = result.launch.method
-        by_method.setdefault(None if method is None else replace(method, index=0), []).append(result)
+        for method in (result.launch.method,) if result.launch.driven is None else result.launch.driven:
+            name = METHOD if method is None else method.name
+            methods.setdefault(name, method)
+            results[name].append(result)
     return of_methods(
         _capture(
-            replace(execution, results=tuple(results), outputs=method.outputs if method else execution.outputs),
+            replace(execution, results=tuple(results[name]), outputs=method.outputs if method else execution.outputs),
+            method,
             device,
             store,
         )
-        for method, results in by_method.items()
+        for name, method in methods.items()
     )
 
 
-def _capture(execution: Execution, device: Device, store: Store) -> Capture:
+def _capture(execution: Execution, method: LaunchedMethod | None, device: Device, store: Store) -> Capture:
     """Pull the files of the launches of one method."""
-    pulled = {result.launch.name: _pull(execution, result, device, store) for result in execution.results}
+    pulled = {
+        result.launch.name: _pull(execution, result, _output_files(execution, result, method), device, store)
+        for result in execution.results
+    }
     shipping, debug, profile = pulled["shipping"], pulled.get("debug"), pulled.get("profile")
     return Capture(
         execution=execution,
@@ -59,16 +67,49 @@ def _capture(execution: Execution, device: Device, store: Store) -> Capture:
         debug_buffer=debug[2] if debug else None,
         outputs_profile=profile[0] if profile else None,
         etdump_profile=profile[1] if profile else None,
+        inputs=_inputs(execution, method, device, store) if method and method.inputs and debug else None,
     )
 
 
-def _pull(execution: Execution, result: LaunchResult, device: Device, store: Store) -> tuple[Blob, Blob, Blob | None]:
-    """Pull the outputs, the etdump and the debug buffer of one launch, and store them."""
-    outputs = {
-        output_file(sample, index): (sample, index)
-        for sample in range(result.launch.samples)
-        for index in range(len(execution.outputs))
+def _inputs(execution: Execution, method: LaunchedMethod, device: Device, store: Store) -> Blob:
+    """Pull the inputs of the steps whose operators were captured, and store them."""
+    launches = {result.launch.name: result for result in execution.results}
+    captured = enumerate((method.positions or ())[: launches["debug"].launch.samples])
+    files = {
+        step_input_file(place, index): (tensor_key(sample, spec.name), spec)
+        for sample, place in captured
+        for index, spec in enumerate(method.inputs or ())
     }
+    digests = _digests(launches["shipping"], [*files], device)
+    sizes = _sizes(launches["shipping"], [*files], device)
+    tensors: dict[str, np.ndarray] = {}
+    with store.scratch("arriving") as folder:
+        device.transport.pull(launches["shipping"].folder, sizes, folder / "launch")
+        for name, (key, spec) in files.items():
+            data = (folder / "launch" / name).read_bytes()
+            _confirm(name, hashlib.sha256(data).hexdigest(), digests, device)
+            if len(data) != (expected := math.prod(spec.shape) * np.dtype(spec.dtype).itemsize):
+                raise EvidenceError(f"{name} ({spec.name}) has {len(data)} bytes, but {expected} were expected")
+            tensors[key] = np.frombuffer(data, spec.dtype).reshape(spec.shape)
+    return store.put_bytes(save(tensors))
+
+
+def _output_files(
+    execution: Execution, result: LaunchResult, method: LaunchedMethod | None
+) -> dict[str, tuple[int, int]]:
+    """Map the files of a method's outputs to their samples and indices."""
+    indices = range(len(execution.outputs))
+    if result.launch.driven is not None and method is not None:
+        positions = enumerate(method.positions or ())
+        return {step_output_file(place, index): (sample, index) for sample, place in positions for index in indices}
+    samples = range(result.launch.samples)
+    return {output_file(sample, index): (sample, index) for sample in samples for index in indices}
+
+
+def _pull(
+    execution: Execution, result: LaunchResult, outputs: Mapping[str, tuple[int, int]], device: Device, store: Store
+) -> tuple[Blob, Blob, Blob | None]:
+    """Pull the outputs, the etdump and the debug buffer of one launch, and store them."""
     limits = {name: _expected_bytes(execution, index) for name, (_, index) in outputs.items()}
     limits[ETDUMP] = _MOST_FLATBUFFER_BYTES
     if result.launch.debug:

@@ -14,6 +14,7 @@ from tasks.storage.store import Store
 from tasks.toolchain import entrypoints
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.audit import audit, differences
+from tasks.toolchain.readback.state_audit import state_checks
 from tasks.toolchain.workers.pool import SharedZygote, WorkerPool
 
 
@@ -41,6 +42,14 @@ def confirm(
     """Check the programs against the request, and return `lowered` with the checks. Raises ProgramDiffers."""
     audited = for_each_method(
         lowered, lambda method: replace(method, checks=audit(method, scheme, backend_of(kind), soc, toolchain))
+    )
+    of_states = state_checks(methods_of(audited))
+    audited = for_each_method(
+        audited,
+        lambda method: replace(
+            method,
+            checks=(*method.checks, *(row for row in of_states if row.method == method.quantized.exported.method)),
+        ),
     )
     checks = tuple(check for method in methods_of(audited) for check in method.checks)
     if (differing := differences(checks)) is not None:

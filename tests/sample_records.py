@@ -22,6 +22,7 @@ from tasks.records import (
     ProfiledEvent,
     ProgramCheck,
     ProgramFacts,
+    StepComparison,
 )
 from tasks.records.vocabulary import Cause
 from tasks.results.outcome import CellResult
@@ -157,7 +158,13 @@ ANSWER = OutputComparison(
 PROBED = IoCheck(
     side="input", mistake="x", sample=1, status="passed", relative_error=0.25, relative_error_mistaken=2.0, detail=None,
 )  # fmt: skip
+STEP = StepComparison(
+    sample=0, sample_name="a", step=1, method_sample=1, token=None, token_reference=None, text=None,
+    text_reference=None, label=None, margin=None, score_error=None, total_snr_db=30.0, introduced_snr_db=40.0,
+    inherited_snr_db=31.0, state_total_snr_db=32.0, state_introduced_snr_db=50.0, origin="inherited", at_ends=0.25,
+)  # fmt: skip
 COMPARISON = Comparison(
+    steps=(STEP,),
     outputs=(ANSWER, replace(ANSWER, sample=1, sample_name="b", gap=WORSE, label=None, top1_actual=1)),
     operators=(
         OperatorComparison(

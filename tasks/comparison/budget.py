@@ -12,6 +12,7 @@ from tasks.numerics.grid import grid_errors
 from tasks.numerics.path import Errors, RunAt, errors_at
 from tasks.numerics.replay import Replayed
 from tasks.records import ErrorShare, LoweredProgram
+from tasks.records.methods import results_of
 from tasks.records.vocabulary import CAUSES, Cause
 from tasks.toolchain.reference.processes import in_processes
 from tasks.toolchain.reference.threads import in_threads
@@ -23,10 +24,12 @@ class ErrorBudget:
     def __init__(
         self, lowered: LoweredProgram, float_constants: Mapping[int, Value], unknown_weights: Sequence[str]
     ) -> None:
+        """With states, only the outputs that are no states have a budget, unless all outputs are states."""
         self._lowered = lowered
         self._float_constants = float_constants
         self._unknown_weights = unknown_weights
-        self._outputs = [OutputBudget(in_threads, in_processes) for _ in lowered.quantized.exported.outputs]
+        budgets = {output: OutputBudget(in_threads, in_processes) for output in results_of(lowered.quantized.exported)}
+        self._outputs = budgets
 
     def add(
         self,
@@ -52,12 +55,12 @@ class ErrorBudget:
             if qparams is not None and not np.array_equal(exact, rounded):
                 errors[-1 - position] = grid_errors(exact, rounded, qparams)
         run_at = self._path(kernels, inputs, errors)
-        for output, budget in enumerate(self._outputs):
+        for output, budget in self._outputs.items():
             budget.add(run_at, output, actual[output], reference[output], errors)
 
     def shares(self) -> Iterator[ErrorShare]:
         """Yield, per final output, the totals of all causes and then the operators, the largest share first."""
-        for position, budget in enumerate(self._outputs):
+        for position, budget in self._outputs.items():
             effects = budget.effects()
             for cause in CAUSES if not effects else ():
                 yield self._share(position, budget, Effect(cause=cause, operator=None))

@@ -13,22 +13,32 @@ from tasks.comparison.metrics import compute_metrics
 from tasks.comparison.operators import OperatorComparer
 from tasks.comparison.outputs import FinalOutputs
 from tasks.comparison.profile import profiled_events
+from tasks.comparison.steps import DeviceSteps
 from tasks.numerics.io_check import check_io
 from tasks.records import Capture, Comparison, LoweredProgram
 from tasks.records.options import ComparisonOptions
 from tasks.storage.store import Store
 
 
-def compare_capture(lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store) -> Comparison:
+def compare_capture(
+    lowered: LoweredProgram,
+    capture: Capture,
+    options: ComparisonOptions,
+    store: Store,
+    steps: DeviceSteps | None = None,
+) -> Comparison:
     """Compare final outputs with eager PyTorch, and operators with the edge graph and `options.references`.
 
+    `steps`: the samples of a model with states. Operators are then computed again on the inputs that the device had,
+    and the budget is that of the error that the steps introduce.
     Raises EvidenceError if the capture does not agree with its record, and RequestError if a metric of
     `options.metrics` cannot be loaded.
     """
-    finals = FinalOutputs.of(lowered, capture, store)
+    finals = FinalOutputs.of(lowered, capture, store, steps.diverged if steps else frozenset())
     exported, device = lowered.quantized.exported, finals.rungs["device"]
     evidence = Evidence(lowered, capture, store) if capture.etdump_debug is not None else None
-    comparer = OperatorComparer(lowered, evidence, options, finals.eager, device, store) if evidence else None
+    eager = finals.eager if steps is None else steps.outputs
+    comparer = OperatorComparer(lowered, evidence, options, eager, device, store) if evidence else None
     samples = tuple(comparer.samples()) if comparer else ()
     pairs = chain(finals.pairs(), *(sample.pairs for sample in samples))
     observer_effect, observer_effect_snr_db = finals.observer_effect(capture, store)

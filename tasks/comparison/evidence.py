@@ -59,6 +59,7 @@ class Evidence:
         assert capture.debug_buffer is not None, "collected with every debug launch"
         self._lowered = lowered
         self._store = store
+        self._capture = capture
         dump = read_etdump(store.read(capture.etdump_debug))
         self._runs = _runs(dump, lowered.operator_samples)
         alignment = align(
@@ -138,9 +139,10 @@ class Evidence:
         """Yield the kernels and the inputs of every sample. The kernels compute from the rounded inputs."""
         exported, input_qparams = self._lowered.quantized.exported, self._lowered.input_qparams
         kernels_on = reference_kernels(self._lowered, self._store)
-        evaluation: Mapping[str, Array] = load(self._store.read(exported.evaluation))
+        inputs = self._capture.inputs or exported.evaluation  # with states, those that the device had
+        tensors: Mapping[str, Array] = load(self._store.read(inputs))
         for sample in self.samples:
-            exact = [evaluation[tensor_key(sample, spec.name)] for spec in exported.inputs]
+            exact = [tensors[tensor_key(sample, spec.name)] for spec in exported.inputs]
             rounded = [
                 x if qparams is None else fake_quantize(x, qparams).astype(x.dtype)
                 for x, qparams in zip(exact, input_qparams, strict=True)

@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 from tasks.comparison.capture import compare_capture
+from tasks.comparison.steps import compare_steps
 from tasks.numerics.noise import worst_difference
 from tasks.records import (
     BiasUse,
@@ -34,14 +35,19 @@ def compare_methods(lowered: LoweredProgram, capture: Capture, options: Comparis
     """Compare the capture of every method; see `compare_capture`. A program's only method gets no name."""
     programs = methods_of(lowered)
     captures = methods_of(capture)
-    compared = [compare_capture(*pair, options, store) for pair in zip(programs, captures, strict=True)]
+    of_methods, steps = compare_steps(programs, captures, store)
+    compared = [
+        compare_capture(lowered, capture, options, store, on_device)
+        for lowered, capture, on_device in zip(programs, captures, of_methods, strict=True)
+    ]
     names = [program.quantized.exported.method for program in programs]
     if names == [None]:
-        return compared[0]
+        return replace(compared[0], steps=steps)
     operators = accumulate((len(program.operators) for program in programs), initial=0)
     outputs = accumulate((len(program.quantized.exported.outputs) for program in programs), initial=0)
     methods = [_Method(*numbers) for numbers in zip(map(str, names), operators, outputs, strict=False)]
-    return _joined([method.of_program(comparison) for method, comparison in zip(methods, compared, strict=True)])
+    joined = _joined([method.of_program(comparison) for method, comparison in zip(methods, compared, strict=True)])
+    return replace(joined, steps=steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,12 @@ class FinalOutputs:
     eager: Tensors
     rungs: Mapping[Rung, Tensors]  # without the rungs that the host cannot compute
     refusals: Mapping[Rung, str]  # per rung that the host cannot compute, the reason
+    diverged: frozenset[int] = frozenset()  # the samples for which the device read other tokens than eager PyTorch
 
     @classmethod
-    def of(cls, lowered: LoweredProgram, capture: Capture, store: Store) -> "FinalOutputs":
+    def of(
+        cls, lowered: LoweredProgram, capture: Capture, store: Store, diverged: frozenset[int] = frozenset()
+    ) -> "FinalOutputs":
         """Read the final outputs of all rungs."""
         exported = lowered.quantized.exported
         blobs: dict[Rung, Blob | None] = {
@@ -46,6 +49,7 @@ class FinalOutputs:
             eager=load(store.read(exported.outputs_eager)),
             rungs={rung: load(store.read(blob)) for rung, blob in blobs.items() if blob is not None},
             refusals={"designed": lowered.designed_unavailable} if lowered.designed_unavailable else {},
+            diverged=diverged,
         )
 
     def compare(self, classifier: bool) -> Iterator[OutputComparison]:
@@ -55,7 +59,9 @@ class FinalOutputs:
             key, previous = tensor_key(sample, index), PREVIOUS_RUNG.get(rung)
             eager, actual = self.eager[key], self._output(rung, key)
             compared, from_previous = self._compared(actual, eager), None
-            if previous is not None:
+            if rung == "device" and sample in self.diverged:
+                compared = from_previous = Compared(status="diverged")
+            elif previous is not None:
                 from_previous = self._compared(actual, self._output(previous, key))
             yield OutputComparison(
                 rung=rung,

@@ -2,10 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from tasks.errors import EvidenceError
 from tasks.numerics.timing import EXECUTION, EventTimes, counted_in, event_times, warm_up_runs
 from tasks.records import Blob, Capture, DelegatedNode, Instruction, Launch, LoweredProgram, Operator, ProfiledEvent
+from tasks.records.keys import METHOD
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.etdump import ETDump, read_etdump
@@ -27,6 +29,32 @@ def profiled_events(lowered: LoweredProgram, capture: Capture, *, store: Store) 
             lowered, launches[program], read_etdump(store.read(log)), same_outputs=outputs == capture.outputs
         ).events()
     )
+
+
+def _of_method(lowered: LoweredProgram, launch: Launch, log: ETDump) -> tuple[Launch, ETDump]:
+    """Return the launch and the log of one method. The log of a plan has the inferences of all methods.
+
+    The events of the loading of such a program are left out, because the log does not say whose they are.
+    """
+    if launch.driven is None:
+        return launch, log
+    name = lowered.quantized.exported.method or METHOD
+    steps = sorted(
+        (place.sequence, place.step, method.name == name)
+        for method in launch.driven
+        for place in method.positions or ()
+    )
+    executions = sorted({event.run for event in log.events if event.name == EXECUTION})
+    per_step = launch.warm_up + launch.iterations
+    if len(executions) != len(steps) * per_step:
+        raise EvidenceError(
+            f"the shipping program's etdump holds {len(executions)} inferences, but {len(steps) * per_step} were "
+            "requested; measure again with reuse=programs"
+        )
+    own_runs = {run for number, run in enumerate(executions) if steps[number // per_step][2]}
+    samples = sum(is_own for *_, is_own in steps)
+    events = tuple(event for event in log.events if event.run in own_runs)
+    return replace(launch, samples=samples), replace(log, events=events)
 
 
 class _ProgramLog:

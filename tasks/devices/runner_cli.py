@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from tasks.records import Blob, Launch
+from tasks.records import Blob, Launch, Place
 from tasks.storage.digest import digest
 
 ETDUMP = "etdump.etdp"
@@ -26,7 +26,7 @@ def runner_arguments(launch: Launch) -> list[str]:
     """Return the flags of `qnn_executor_runner`. All paths, including outputs, are relative to the launch's folder."""
     flags = [
         f"--model_path={blob_path(launch.program)}",
-        f"--input_list_path={blob_path(launch.input_list)}",
+        f"--{'input_list' if launch.driven is None else 'plan'}_path={blob_path(launch.input_list)}",
         f"--output_folder_path={OUTPUT_FOLDER}",
         f"--etdump_path={ETDUMP}",
         f"--iteration={launch.iterations}",
@@ -52,6 +52,21 @@ def latencies_ms(printed: str) -> tuple[float, ...]:
 def output_file(sample: int, index: int) -> str:
     """Return the path of an output of a sample, relative to the launch's folder."""
     return f"{OUTPUT_FOLDER}/output_{sample}_{index}.raw"
+
+
+def step_output_file(place: Place, index: int) -> str:
+    """Return the path of an output of a step of a plan, relative to the launch's folder."""
+    return f"{OUTPUT_FOLDER}/output_{place.sequence}_{place.step}_{index}.raw"
+
+
+def step_input_file(place: Place, index: int) -> str:
+    """Return the path of an input of a step of a plan, relative to the folder of the shipping program's launch."""
+    return f"inputs_{place.sequence}_{place.step}_{index}.raw"
+
+
+def dumped_input(place: Place, index: int) -> str:
+    """Return the path of an input of a step that the shipping program ran, relative to the folder of any launch."""
+    return f"../shipping/{step_input_file(place, index)}"
 
 
 def last_lines(lines: Sequence[str], count: int = 8) -> str:

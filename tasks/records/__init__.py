@@ -2,7 +2,9 @@
 
 from tasks.records.comparison import *
 from tasks.records.error_detail import *
+from tasks.records.launches import *
 from tasks.records.methods import *
 from tasks.records.program import *
 from tasks.records.run import *
 from tasks.records.stages import *
+from tasks.records.steps import *

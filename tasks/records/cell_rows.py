@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from tasks.records.comparison import IoCheck
 from tasks.records.hints import Bytes, Decibels, Milliseconds, Seconds, Share
+from tasks.records.launches import Command
 from tasks.records.program import ProgramCheck
-from tasks.records.stages import Command, Toolchain
+from tasks.records.stages import Toolchain
 from tasks.records.vocabulary import Cause, Difference, Outcome, Rung, TimedOn, TrendVerdict, Verdict
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tasks.records.error_detail import ErrorDetail
 from tasks.records.hints import Decibels, Share, Steps
 from tasks.records.stages import Operator
+from tasks.records.steps import StepComparison
 from tasks.records.vocabulary import (
     Cause,
     Difference,
@@ -350,3 +351,4 @@ class Comparison:
     budget: tuple[ErrorShare, ...] = ()  # per final output: the totals of all causes, then operators, largest first
     details: tuple[ErrorDetail, ...] = ()  # of the operators whose errors matter, the most important first
     bias_uses: tuple[BiasUse, ...] = ()  # of a quantized scheme's operators with a weight and a bias
+    steps: tuple[StepComparison, ...] = ()  # of a model with states, sequence by sequence

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from tasks.records.stages import Capture, ExportedModel, LoweredProgram, Operator, QuantizedModel
+from tasks.records.keys import METHOD
+from tasks.records.launches import Capture
+from tasks.records.stages import ExportedModel, LoweredProgram, Operator, Quantization, QuantizedModel
 
 R = TypeVar("R", ExportedModel, QuantizedModel, LoweredProgram, Capture)
 
@@ -61,6 +63,20 @@ def of_methods(records: Iterable[R]) -> R:
 def for_each_method(record: R, change: Callable[[R], R]) -> R:
     """Return the record with `change` applied to the record of every method."""
     return of_methods(map(change, methods_of(record)))
+
+
+def results_of(exported: ExportedModel) -> tuple[int, ...]:
+    """Return the positions of a method's outputs that are no states; of all outputs if every output is a state."""
+    links = exported.driven.links if exported.driven else ()
+    states = {link.output for link in links if link.method == (exported.method or METHOD)}
+    outputs = range(len(exported.outputs))
+    return tuple(output for output in outputs if output not in states) or tuple(outputs)
+
+
+def output_grid(lowered: LoweredProgram, output: int) -> Quantization | None:
+    """Return the grid of an output of a method with states; None if it has none."""
+    index = lowered.output_operators[output] if lowered.output_operators else None
+    return None if index is None else lowered.operators[index].quantization
 
 
 def in_method(name: str, method: str | None) -> str:

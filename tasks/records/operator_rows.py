@@ -6,6 +6,7 @@ from tasks.records.cell_rows import CellIdentity
 from tasks.records.comparison import ErrorParts, ErrorShare, Gap, MetricValue, ModuleTime, OutputComparison, Spread
 from tasks.records.error_detail import ErrorDetail
 from tasks.records.hints import Decibels
+from tasks.records.steps import StepComparison
 from tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Reference, Verdict
 
 
@@ -172,3 +173,11 @@ class DetailRow:
 
     cell: CellIdentity
     detail: ErrorDetail
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRow:
+    """One row per step of a model with states, and sequence: token, and total, introduced and inherited SNR."""
+
+    cell: CellIdentity
+    comparison: StepComparison

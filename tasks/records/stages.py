@@ -1,4 +1,4 @@
-"""The records that stages take and return: frozen dataclasses of values and blobs.
+"""The records of the stages up to `lower`: frozen dataclasses of values and blobs.
 
 A later stage reads nothing but these records. A field with `IDENTITY_NEUTRAL` metadata (logs, seconds, names) is stored
 with its record and left out of the record's digest. A field with `IDENTITY_UNLESS_NONE` metadata is left out if it is
@@ -8,9 +8,8 @@ None, so that a new field does not change the digests of records without it.
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.records.hints import Seconds
 from tasks.records.program import ProgramCheck, ProgramFacts
-from tasks.records.vocabulary import OperatorStatus, ProgramName, Reference
+from tasks.records.vocabulary import OperatorStatus, Reference
 
 IDENTITY_NEUTRAL: dict[str, Any] = {"identity": False}
 IDENTITY_UNLESS_NONE: dict[str, Any] = {"identity": "unless None"}
@@ -83,6 +82,43 @@ class InputMistake:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """The place of a step: its sequence, and its number in this sequence."""
+
+    sequence: int
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateLink:
+    """An output, by its position in its method, that changes an input of a later step."""
+
+    method: str
+    output: int
+    to_method: str
+    input: int
+    update: str
+    axis: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Driven:
+    """The sequences of a model with states, whose steps are the samples of its methods.
+
+    `links`, `plan` and `fixed` are those of all methods. `plan` has the links and the steps of every sequence as JSON
+    (`tasks.toolchain.runner`). `fixed` has the inputs that are no outputs of earlier steps, with the key
+    `<sequence>/<step>/<input name>`.
+    """
+
+    links: tuple[StateLink, ...]
+    plan: Blob
+    fixed: Blob
+    names: tuple[str, ...]  # of the sequences
+    positions: tuple[Place, ...]  # one per sample of the method
+    vocabulary: Blob | None = None  # the texts of the tokens, as a list in JSON
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedModel:
     """A model exported by torch.export, its inputs, and its outputs on the host.
 
@@ -105,6 +141,7 @@ class ExportedModel:
     input_mistakes: tuple[InputMistake, ...]
     mistaken_outputs: Blob  # of eager PyTorch after each mistake; safetensors, keys `<mistake index>/<output index>`
     method: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a program's only method, forward
+    driven: Driven | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a model without states
     weights: str  # origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
@@ -272,6 +309,8 @@ class LoweredProgram:
     bundled_program: Blob | None
     etrecord: Blob | None
     input_qparams: tuple[Quantization | None, ...]  # one per input of the model; None for an unquantized input
+    # Of a model with states: per output, the index of its operator.
+    output_operators: tuple[int | None, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
     operators: tuple[Operator, ...]
     expected_tensors: tuple[ExpectedTensor, ...]
     operator_samples: int
@@ -296,107 +335,3 @@ class LoweredProgram:
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
     edge_seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)  # shared by the SoCs that were lowered together
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchedMethod:
-    """One of several methods of a program."""
-
-    name: str
-    index: int  # its position in the program
-    outputs: tuple[TensorSpec, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Launch:
-    """A start of the runner: the program, the samples, and whether the program dumps intermediate tensors."""
-
-    name: ProgramName
-    program: Blob
-    input_list: Blob  # paths of blobs in the device's work folder, relative to the launch's folder
-    samples: int
-    debug: bool
-    debug_buffer_bytes: int
-    iterations: int
-    warm_up: int
-    performance_mode: int = 0  # the runner's `--htp_performance_mode`
-    method: LaunchedMethod | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None: its only method, forward
-
-    @property
-    def title(self) -> str:
-        """The launch's name in a message."""
-        return f"{self.name} program" if self.method is None else f"{self.name} program's method {self.method.name}"
-
-    @property
-    def folder(self) -> str:
-        """The name of the launch's folder."""
-        return self.name if self.method is None else f"{self.name}-{self.method.name}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bundle:
-    """The blobs that a device needs to run a cell, and the launches of the runner."""
-
-    runner: Blob
-    blobs: tuple[Blob, ...]  # all blobs, including the runner, each once
-    launches: tuple[Launch, ...]
-    outputs: tuple[TensorSpec, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Deployment:
-    """A bundle whose blobs are on a device, below `work_folder`."""
-
-    device: str
-    work_folder: str
-    bundle: Bundle
-    bytes_sent: int
-    blobs_sent: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Command:
-    """A command that ran on a device."""
-
-    argv: tuple[str, ...]
-    """The command and its arguments."""
-    exit_code: int
-    """The exit code. If a signal ended the command, the number of the signal with a minus sign."""
-    seconds: Seconds
-    """Duration of the command."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LaunchResult:
-    """The result of a launch. Its files are still in `folder` on the device."""
-
-    launch: Launch
-    folder: str = field(metadata=IDENTITY_NEUTRAL)
-    command: Command = field(metadata=IDENTITY_NEUTRAL)
-    latencies_ms: tuple[float, ...] = field(metadata=IDENTITY_NEUTRAL)  # the mean per sample, printed by the runner
-    log: Blob = field(metadata=IDENTITY_NEUTRAL)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Execution:
-    """The results of all launches of a bundle on one device."""
-
-    device: str
-    results: tuple[LaunchResult, ...]
-    outputs: tuple[TensorSpec, ...]
-    bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)  # sent before the launches; 0 if no blob was missing
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Capture:
-    """The files from a device, verified on arrival. The outputs are safetensors with keys `<sample>/<output index>`."""
-
-    execution: Execution
-    outputs: Blob
-    outputs_debug: Blob | None
-    etdump: Blob  # the log of the shipping program; the times of the debug program do not count
-    etdump_debug: Blob | None
-    debug_buffer: Blob | None
-    outputs_profile: Blob | None = None
-    etdump_profile: Blob | None = None
-    measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # an earlier run if the capture is reused

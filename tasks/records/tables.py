@@ -20,6 +20,7 @@ TABLES: dict[str, type[Any]] = {
     "cells": cell_rows.CellRow,
     "operators": operator_rows.OperatorRow,
     "outputs": operator_rows.OutputRow,
+    "steps": operator_rows.StepRow,
     "profile": operator_rows.ProfileRow,
     "modules": operator_rows.ModuleRow,
     "metrics": operator_rows.MetricRow,

@@ -7,6 +7,7 @@ from conf.names import OperatorReference
 OperatorStatus = Literal[
     "compared", "exact", "masked", "shape_differs", "dtype_differs", "nonfinite_differs", "ambiguous", "repeated",
     "not_dumped", "superseded", "tuple", "unused", "constant", "no_handle", "no_node", "no_value", "no_operator",
+    "diverged",
 ]  # fmt: skip
 OPERATOR_STATUSES: dict[OperatorStatus, str] = {
     "compared": "The device's tensor was compared with the reference's; the gap is their difference.",
@@ -28,10 +29,22 @@ OPERATOR_STATUSES: dict[OperatorStatus, str] = {
     "no_node": "The operator's ancestry names no node of the reference.",
     "no_value": "The host cannot compute the value: the operator's counterpart in the reference, or the rung's output.",
     "no_operator": "A node of the reference that is the counterpart of no operator: removed, or fused without a trace.",
+    "diverged": "An output of a step after the first token that differs: the two runs have read different tokens.",
 }
 """Every status of an operator's or an output's comparison."""
 COMPARED: frozenset[OperatorStatus] = frozenset({"compared", "exact", "masked"})
 """The statuses of comparisons that have a gap."""
+
+StepOrigin = Literal["none", "introduced", "inherited", "diverged"]
+STEP_ORIGINS: dict[StepOrigin, str] = {
+    "none": "The step's outputs equal those of eager PyTorch's own run.",
+    "introduced": "Most of the error is introduced: eager PyTorch's step on the device's state and token has another "
+    "result.",
+    "inherited": "Most of the error is inherited: the state or the token that the device had was already wrong.",
+    "diverged": "The device chose another token in an earlier step, so that no result of eager PyTorch's own run is "
+    "comparable.",
+}
+"""Every origin of the error of a step."""
 
 Verdict = Literal["exact", "within_grid", "introduced", "biased", "contradicted", "grid", "inherited", "blind"]
 VERDICTS: dict[Verdict, str] = {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from tasks.records.vocabulary import CAUSES, OPERATOR_STATUSES, RUNGS, VERDICTS
+from tasks.records.vocabulary import CAUSES, OPERATOR_STATUSES, RUNGS, STEP_ORIGINS, VERDICTS
 from tasks.report.figures import BUDGET_COLUMNS, DETAIL_COLUMNS, TREND_COLUMNS
 from tasks.report.format import printable
 from tasks.report.glossary import MEASURES, TERMS
@@ -81,6 +81,25 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("top-1 here", "top1_actual", "whole"),
         View("shape", "shape", "text"),
         View("why", "why", "text", if_it_varies=True),
+    ),
+    "steps": (
+        View("sequence", "sample_name", "text"),
+        View("step", "step", "whole"),
+        View("method", "method", "text", if_it_varies=True),
+        View("origin", "origin", "text"),
+        View("total dB", "total_snr_db", "db"),
+        View("introduced dB", "introduced_snr_db", "db"),
+        View("inherited dB", "inherited_snr_db", "db"),
+        View("states introduced dB", "state_introduced_snr_db", "db"),
+        View("token", "token", "whole", if_it_varies=True),
+        View("token eager", "token_reference", "whole", if_it_varies=True),
+        View("text", "text", "text", if_it_varies=True),
+        View("text eager", "text_reference", "text", if_it_varies=True),
+        View("label", "label", "whole", if_it_varies=True),
+        View("margin", "margin", "real", if_it_varies=True),
+        View("error of a score", "score_error", "real", if_it_varies=True),
+        View("states at ends", "at_ends", "real", if_it_varies=True),
+        View("sample of the method", "method_sample", "whole"),
     ),
     "profile": (
         View("event", "event", "text"),
@@ -174,6 +193,7 @@ MEANINGS = {
     "status": OPERATOR_STATUSES,
     "cause": CAUSES,
     "rung": RUNGS,
+    "origin": STEP_ORIGINS,
     "term": {**MEASURES, **TERMS},
 }
 """What the words in these columns mean, and the terms of the page. The page shows a meaning beside its word."""

@@ -28,19 +28,19 @@ def ladders(outputs: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
 
 def worst_output(outputs: Sequence[Row]) -> int | None:
     """Return the position of the device's final output with the most noise. None if the device has no output."""
-    device = [row for row in outputs if row["rung"] == "device" and row["status"] != "no_value"]
+    device = [row for row in outputs if row["rung"] == "device" and row["status"] not in ("no_value", "diverged")]
     worst = max(device, key=lambda row: noise_to_signal(row["status"], row["snr_db"]), default=None)
     return None if worst is None else worst["output_index"]
 
 
 def _step(rung: str, rows: Sequence[Row]) -> dict[str, Any]:
-    with_value = [row for row in rows if row["status"] != "no_value"]
+    with_value = [row for row in rows if row["status"] not in ("no_value", "diverged")]
     worst = max(with_value, key=lambda row: noise_to_signal(row["status"], row["snr_db"]), default=None)
     snrs = [row["snr_db"] for row in with_value if row["snr_db"] is not None]
     from_previous = [
         (row["previous_status"], row["previous_snr_db"])
         for row in rows
-        if row["previous_status"] not in (None, "no_value")
+        if row["previous_status"] not in (None, "no_value", "diverged")
     ]
     ranked = [row for row in rows if row["top1_reference"] is not None and row["top1_actual"] is not None]
     return {

@@ -28,6 +28,7 @@ from tasks.report import format as display
 from tasks.report.formats.cells import other_toolchain
 from tasks.report.glossary import GLOSSARY
 from tasks.report.ladder import ladders, worst_output
+from tasks.report.steps import steps_of_page
 
 _CELL = CELL_COLUMNS[1:]
 """The columns that identify a cell within its run."""
@@ -36,7 +37,7 @@ _TOP_EVENTS = 24  # per unit and cell: cycles and µs have no common order
 _ERROR_CHARACTERS = 4_000
 _TOP_SHARES, _ALL_SHARES = 40, 10_000  # per final output, and of all cells
 _TOP_DETAILS, _ALL_DETAILS = 16, 600  # per cell, and of all cells
-STYLES = ("page.css", "detail.css")
+STYLES = ("page.css", "detail.css", "steps.css")
 _SCRIPTS = (
     *("page.js", "words.js", "tables.js", "budget.js", "ladder.js"),
     *("depth.js", "detail.js", "operator.js", "trends.js", "matrix.js", "beside.js", "routes.js"),
@@ -71,6 +72,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         cell["other_toolchain"] = other_toolchain(cell).get("toolchain")
         cell["permalink"] = "/".join(named(cell, ["model", "scheme", *column_names]))
         cell["ladders"] = ladders(rows_of["outputs"])
+        cell["steps"] = steps_of_page(rows_of["steps"])
         cell["worst_output"] = worst_output(rows_of["outputs"])
         cell["latency"] = figures.latency(rows_of["profile"])
         regressed += [(cell, rows)] if (rows := figures.regressions(rows_of["trends"])) else []

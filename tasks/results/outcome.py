@@ -1,7 +1,7 @@
 """The outcome of a cell and the reason for it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -17,6 +17,7 @@ from tasks.records import (
     LoweredProgram,
     OutputComparison,
     QuantizedModel,
+    StepComparison,
     Toolchain,
 )
 from tasks.records.cell_rows import Finals, Limits
@@ -74,7 +75,7 @@ def _unavailable(cell: CellResult) -> Iterator[str]:
 
 def finals(comparison: Comparison) -> Finals:
     """Return the measures of the device's final outputs, and the intervals of those that are means over the samples."""
-    device = on_device(comparison)
+    device = [row for row in on_device(comparison) if row.status != "diverged"]
     ranked = [row for row in device if row.top1_reference is not None and row.top1_actual is not None]
     labelled = [row for row in ranked if row.label is not None]
     final_difference, final_snr_db = lowest_snr([(row.status, row.gap.snr_db) for row in device])
@@ -86,10 +87,13 @@ def finals(comparison: Comparison) -> Finals:
         ]
     )
     mean_snr_db, mean_snr_db_low, mean_snr_db_high = _mean_snr(noise_by_sample(device))
-    top1_agreement, top1_agreement_low, top1_agreement_high = _share(
-        [row.top1_actual == row.top1_reference for row in ranked]
-    )
-    accuracy, accuracy_low, accuracy_high = _share([row.top1_actual == row.label for row in labelled])
+    agreeing = [row.top1_actual == row.top1_reference for row in ranked]
+    right = [row.top1_actual == row.label for row in labelled]
+    right_eager = [row.top1_reference == row.label for row in labelled]
+    if any(step.token is not None for step in comparison.steps):
+        agreeing, right, right_eager = _by_sequence(comparison.steps)
+    top1_agreement, top1_agreement_low, top1_agreement_high = _share(agreeing)
+    accuracy, accuracy_low, accuracy_high = _share(right)
     return Finals(
         final_difference=final_difference,
         final_snr_db=final_snr_db,
@@ -106,8 +110,29 @@ def finals(comparison: Comparison) -> Finals:
         accuracy=accuracy,
         accuracy_low=accuracy_low,
         accuracy_high=accuracy_high,
-        accuracy_eager=_share([row.top1_reference == row.label for row in labelled])[0],
+        accuracy_eager=_share(right_eager)[0],
     )
+
+
+def _by_sequence(steps: Sequence[StepComparison]) -> tuple[list[bool], list[bool], list[bool]]:
+    """Return, per sequence with tokens, whether all tokens are those of eager PyTorch.
+
+    Return also, per sequence with labels, whether all tokens are right on the device, and in eager PyTorch.
+    """
+    chosen = [step for step in steps if step.token is not None]
+    labelled = [step for step in chosen if step.label is not None]
+    return (
+        _all_of_sequence((step.sample, step.token == step.token_reference) for step in chosen),
+        _all_of_sequence((step.sample, step.token == step.label) for step in labelled),
+        _all_of_sequence((step.sample, step.token_reference == step.label) for step in labelled),
+    )
+
+
+def _all_of_sequence(hits: Iterable[tuple[int, bool]]) -> list[bool]:
+    sequences: dict[int, bool] = {}
+    for sequence, hit in hits:
+        sequences[sequence] = hit and sequences.get(sequence, True)
+    return list(sequences.values())
 
 
 def on_device(comparison: Comparison) -> list[OutputComparison]:
@@ -158,7 +183,7 @@ def problem(row: OutputComparison) -> str | None:
     if elements and row.nonfinite_actual == elements:
         both = row.nonfinite_reference == elements
         return "all NaN or infinite" + (", in eager PyTorch as well" if both else "")
-    if row.status not in ("compared", "exact"):
+    if row.status not in ("compared", "exact", "diverged"):
         return row.status
     if row.status == "compared" and row.gap.snr_db is None:
         zeros = "all zeros in eager PyTorch" if row.gap.cosine is None else "no finite SNR"

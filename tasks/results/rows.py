@@ -27,7 +27,16 @@ from tasks.records import (
 )
 from tasks.records.cell_rows import AuditRow, CellIdentity, CellRow, CommandRow, DelegationRow, ProbeRow, WorkRow
 from tasks.records.methods import methods_of, named_operator
-from tasks.records.operator_rows import BudgetRow, DetailRow, MetricRow, ModuleRow, OperatorRow, OutputRow, ProfileRow
+from tasks.records.operator_rows import (
+    BudgetRow,
+    DetailRow,
+    MetricRow,
+    ModuleRow,
+    OperatorRow,
+    OutputRow,
+    ProfileRow,
+    StepRow,
+)
 from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
 from tasks.records.vocabulary import OWN_ERROR, TimedOn
 from tasks.results.diagnosis import diagnosis
@@ -155,9 +164,9 @@ def _compile_fact(methods: Sequence[LoweredProgram], name: str) -> int | None:
 
 
 def _launched(cell: CellResult) -> list[LaunchResult]:
-    """Return the results of all launches of a cell."""
+    """Return the results of all launches of a cell. One launch can be that of all methods."""
     captures = methods_of(cell.capture) if cell.capture else ()
-    return [result for capture in captures for result in capture.execution.results]
+    return list(dict.fromkeys(result for capture in captures for result in capture.execution.results))
 
 
 def _context_fact(lowered: LoweredProgram | None, name: str, form: str = "{}") -> str | None:
@@ -354,6 +363,7 @@ _ROWS: dict[str, Callable[[CellIdentity, CellResult], Iterable[Any]]] = {
 """The functions that yield the rows of a cell, by table. `_ROWS_OF_COMPARISON` has the tables of the comparison."""
 _ROWS_OF_COMPARISON: dict[str, Callable[[CellIdentity, Comparison], Iterable[Any]]] = {
     "outputs": lambda cell, comparison: (OutputRow(cell=cell, comparison=output) for output in comparison.outputs),
+    "steps": lambda cell, comparison: (StepRow(cell=cell, comparison=step) for step in comparison.steps),
     "profile": _profile,
     "modules": lambda cell, comparison: (ModuleRow(cell=cell, time=time) for time in module_times(comparison.profile)),
     "budget": lambda cell, comparison: (BudgetRow(cell=cell, share=share) for share in comparison.budget),

@@ -24,7 +24,7 @@ from tasks.toolchain.export import make_deterministic
 from tasks.toolchain.reference.counterparts import other_reference
 from tasks.toolchain.reference.designed import designed_outputs
 from tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
-from tasks.toolchain.reference.operators import input_qparams, operator_table
+from tasks.toolchain.reference.operators import input_qparams, operator_table, output_operators
 from tasks.toolchain.saved_program import load_program
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
@@ -43,6 +43,7 @@ class EdgeModel:
     operator_samples: int
     operators: tuple[Operator, ...]
     input_qparams: tuple[Quantization | None, ...]
+    output_operators: tuple[int | None, ...]
     reference_calls: Blob
     reference_constants: Blob
     reference: Blob
@@ -86,6 +87,7 @@ def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store
         operator_samples=len(recorded),
         operators=tuple(operators),
         input_qparams=qparams,
+        output_operators=output_operators(graph, operators),
         reference_calls=calls,
         reference_constants=constants,
         reference=put_tensors(store, values),

@@ -39,7 +39,7 @@ def check_model(model: ModelConfig) -> None:
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
     from tasks.toolchain import quantize
 
-    return of_methods(quantize.quantize_model(method, scheme, kind, store) for method in methods_of(exported))
+    return of_methods(quantize.quantize_methods(methods_of(exported), scheme, kind, store))
 
 
 def own_metrics(
@@ -73,3 +73,22 @@ def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequen
 
     make_deterministic()
     return partial(HostKernels, read_graph(store, lowered.reference_calls, lowered.reference_constants))
+
+
+def exported_function(exported: ExportedModel, store: Store) -> Callable[[Sequence[NDArray[Any]]], list[NDArray[Any]]]:
+    """Return the exported program, which computes what eager PyTorch computes, as a function of arrays."""
+    import torch
+
+    from tasks.toolchain.export import make_deterministic
+    from tasks.toolchain.saved_program import load_program
+    from tasks.toolchain.tensors import flat_outputs
+
+    make_deterministic()
+    module = load_program(store, exported.program).module()
+
+    def run(inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        with torch.no_grad():
+            answer = module(*(torch.from_numpy(array.copy()) for array in inputs))
+        return [tensor.contiguous().numpy() for tensor in flat_outputs(answer).values()]
+
+    return run

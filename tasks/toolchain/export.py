@@ -12,11 +12,12 @@ import torch
 
 from conf.models import DataConfig, MethodConfig, ModelConfig
 from tasks.errors import QnnsweepError, RequestError
-from tasks.records import ExportedModel, TensorSpec
+from tasks.records import Driven, ExportedModel, TensorSpec
 from tasks.records.keys import METHOD, tensor_key
 from tasks.records.methods import of_methods
 from tasks.storage.store import Store
 from tasks.toolchain.io_mistakes import mistaken_answers
+from tasks.toolchain.sequences import driven_samples
 from tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors
 
 Sample = Mapping[str, Any]
@@ -28,7 +29,7 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     Raises RequestError if the factory or a data source fails, or if the samples do not match the configured inputs.
     An error of torch.export is raised unchanged.
     """
-    return of_methods(_exported(method, store) for method in _methods(model))
+    return of_methods(_exported(method, store) for method in _methods(model, store))
 
 
 def check_model(model: ModelConfig) -> None:
@@ -47,10 +48,53 @@ class _Method:
     module: torch.nn.Module
     evaluation: list[Sample]
     calibration: list[Sample]
+    driven: Driven | None = None
 
 
-def _methods(model: ModelConfig) -> Iterator[_Method]:
-    """Create every method. Methods with the same factory and arguments share a module."""
+def _methods(model: ModelConfig, store: Store | None = None) -> Iterator[_Method]:
+    """Create every method and its samples. `store`: for the plan of a model with states; None if it is not needed."""
+    modules = list(_modules(model))
+    if model.states is None:
+        for name, only, module in modules:
+            assert only.evaluation is not None, "checked by conf.load"
+            yield _Method(
+                name=name,
+                model=only,
+                module=module,
+                evaluation=_samples(only, "evaluation", only.evaluation),
+                calibration=_samples(only, "calibration", only.calibration) if only.calibration else [],
+            )
+        return
+    called = {
+        name or METHOD: (only.inputs, lambda inputs, only=only, module=module: _answer(only, module, inputs))
+        for name, only, module in modules
+    }
+    assert model.evaluation is not None, "checked by conf.load"
+    sequences = _sourced("evaluation", model.evaluation)
+    key = f"model.evaluation.source={model.evaluation.source}"
+    vocabulary = getattr(modules[0][2], "vocabulary", None)
+    evaluation = driven_samples(model, called, sequences, key, store, vocabulary)
+    calibration = None
+    if model.calibration is not None:
+        sequences = _sourced("calibration", model.calibration)
+        key = f"model.calibration.source={model.calibration.source}"
+        calibration = driven_samples(model, called, sequences, key, None)
+    for name, only, module in modules:
+        samples, driven = evaluation[name or METHOD]
+        if not samples:
+            raise RequestError(f"model.evaluation.source: no step calls the method {name}")
+        yield _Method(
+            name=name,
+            model=only,
+            module=module,
+            evaluation=samples,
+            calibration=calibration[name or METHOD][0] if calibration else [],
+            driven=driven,
+        )
+
+
+def _modules(model: ModelConfig) -> Iterator[tuple[str | None, ModelConfig, torch.nn.Module]]:
+    """Yield every method's name, configuration and module. Methods with equal factory and arguments share a module."""
     modules: dict[str, torch.nn.Module] = {}
     for number, config in enumerate([None] if model.methods is None else model.methods):
         only = model if config is None else _of_method(model, config)
@@ -61,14 +105,7 @@ def _methods(model: ModelConfig) -> Iterator[_Method]:
         module = modules[key]
         if config is not None:
             module = _with_forward(module, config.function, f"model.methods[{number}]")
-        assert only.evaluation is not None, "checked by conf.load"
-        yield _Method(
-            name=None if config is None else config.name,
-            model=only,
-            module=module,
-            evaluation=_samples(only, "evaluation", only.evaluation),
-            calibration=_samples(only, "calibration", only.calibration) if only.calibration else [],
-        )
+        yield None if config is None else config.name, only, module
 
 
 def _of_method(model: ModelConfig, method: MethodConfig) -> ModelConfig:
@@ -127,6 +164,7 @@ def _exported(method: _Method, store: Store) -> ExportedModel:
         mistaken_outputs=put_tensors(store, mistaken),
         weights=str(getattr(module, "weights_origin", "unstated")),
         method=method.name,
+        driven=method.driven,
     )
 
 
@@ -154,6 +192,14 @@ def _module(model: ModelConfig) -> torch.nn.Module:
 
 
 def _samples(model: ModelConfig, split: str, data: DataConfig) -> list[Sample]:
+    samples = _sourced(split, data)
+    for number, sample in enumerate(samples):
+        _check_sample(model, f"model.{split}.source={data.source}: sample {number}", sample)
+    return samples
+
+
+def _sourced(split: str, data: DataConfig) -> list[Sample]:
+    """Return what the source of a split yields."""
     source = _named(data.source, f"model.{split}.source")
     key = f"model.{split}.source={data.source}"
     try:
@@ -164,8 +210,6 @@ def _samples(model: ModelConfig, split: str, data: DataConfig) -> list[Sample]:
         raise RequestError(f"{key}: {type(error).__name__}: {error}") from error
     if not samples:
         raise RequestError(f"{key}: returned no sample")
-    for number, sample in enumerate(samples):
-        _check_sample(model, f"{key}: sample {number}", sample)
     return samples
 
 

@@ -85,6 +85,7 @@ def _lowered(
         bundled_program=None,
         etrecord=None,
         input_qparams=model.input_qparams,
+        output_operators=None if model.quantized.exported.driven is None else model.output_operators,
         operators=tuple(replace(row, subgraph=numbers.get(row.debug_handle or 0)) for row in model.operators),
         expected_tensors=(),
         operator_samples=model.operator_samples,

@@ -1,5 +1,6 @@
-"""The quantization of an exported program with torchao's pt2e flow. Runs in a worker."""
+"""The quantization of exported programs with torchao's pt2e flow. Runs in a worker."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,48 +10,86 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from conf.schemes import Precision, SchemeConfig
 from tasks.records import Blob, ExportedModel, QuantizedModel
+from tasks.records.keys import METHOD
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.export import make_deterministic
 from tasks.toolchain.saved_program import load_program
+from tasks.toolchain.shared_observers import equalize_states, share_observers
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 OBSERVER_REPLACEMENT = "replace_observer_with_quantize_dequantize_node"
 """The pass of torchao that replaces an observer by the nodes that round a value, as the ancestry of nodes names it."""
 
 
-def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
-    """Quantize the exported program: prepare, calibrate, convert. A floating-point scheme leaves it unchanged."""
+def quantize_methods(
+    methods: Sequence[ExportedModel], scheme: SchemeConfig, kind: str, store: Store
+) -> list[QuantizedModel]:
+    """Quantize the exported program of every method: prepare, calibrate, convert.
+
+    A floating-point scheme leaves the programs unchanged. The methods of a model with states are calibrated together.
+    """
     make_deterministic()
-    names = [spec.name for spec in exported.inputs]
-    evaluation = read_samples(store, exported.evaluation, names, len(exported.sample_names))
-    blob = exported.program
-    module = load_program(store, blob).module()
-    quantized = scheme.precision is Precision.quantized
-    float_weights: Blob | None = None
+    modules = [load_program(store, exported.program).module() for exported in methods]
+    if scheme.precision is not Precision.quantized:
+        pairs = zip(methods, modules, strict=True)
+        return [_quantized(exported, module, scheme, store, exported.program) for exported, module in pairs]
+    compiler = backend_of(kind).compiler(scheme, None)
     with torch.no_grad():
-        if quantized:
+        prepared = [prepare_pt2e(module, compiler.quantizer(scheme, module)) for module in modules]
+        driven = methods[0].driven
+        by_name = {exported.method or METHOD: graph for exported, graph in zip(methods, prepared, strict=True)}
+        if driven is not None:
+            share_observers(by_name)
+        for exported, graph in zip(methods, prepared, strict=True):
             assert exported.calibration is not None, "checked by conf.load"
             count = min(scheme.calibration_samples, exported.calibration_samples)
-            prepared = prepare_pt2e(module, backend_of(kind).compiler(scheme, None).quantizer(scheme, module))
-            for sample in read_samples(store, exported.calibration, names, count):
-                prepared(*sample)
-            observers = _weight_observers(prepared)
-            float_weights = put_tensors(
-                store, {node.name: _attribute(prepared, node.all_input_nodes[0]).float() for node in observers}
-            )
-            module = _converted(prepared, observers)
-            torch.export.save(torch.export.export(module, evaluation[0], strict=True), "program.pt2")
-            blob = store.put_file(Path("program.pt2"))
+            for sample in read_samples(store, exported.calibration, _input_names(exported), count):
+                graph(*sample)
+        if driven is not None:
+            equalize_states(by_name, driven.links)
+    return [_converted_model(*pair, scheme, store) for pair in zip(methods, prepared, strict=True)]
+
+
+def _converted_model(
+    exported: ExportedModel, prepared: GraphModule, scheme: SchemeConfig, store: Store
+) -> QuantizedModel:
+    """Convert a graph that is calibrated, and store it."""
+    with torch.no_grad():
+        observers = _weight_observers(prepared)
+        float_weights = put_tensors(
+            store, {node.name: _attribute(prepared, node.all_input_nodes[0]).float() for node in observers}
+        )
+        module = _converted(prepared, observers)
+        sample = read_samples(store, exported.evaluation, _input_names(exported), 1)[0]
+        torch.export.save(torch.export.export(module, sample, strict=True), "program.pt2")
+    return _quantized(exported, module, scheme, store, store.put_file(Path("program.pt2")), float_weights)
+
+
+def _quantized(
+    exported: ExportedModel,
+    module: torch.nn.Module,
+    scheme: SchemeConfig,
+    store: Store,
+    program: Blob,
+    float_weights: Blob | None = None,
+) -> QuantizedModel:
+    """Return the record of a graph, with its outputs on the host."""
+    with torch.no_grad():
+        evaluation = read_samples(store, exported.evaluation, _input_names(exported), len(exported.sample_names))
         answers = [module(*sample) for sample in evaluation]
     return QuantizedModel(
         exported=exported,
         scheme=scheme.name,
-        program=blob,
-        quantized=quantized,
+        program=program,
+        quantized=scheme.precision is Precision.quantized,
         outputs_quantized=put_tensors(store, outputs_by_sample(answers)),
         float_weights=float_weights,
     )
+
+
+def _input_names(exported: ExportedModel) -> list[str]:
+    return [spec.name for spec in exported.inputs]
 
 
 def _weight_observers(prepared: GraphModule) -> list[Node]:

@@ -1,15 +1,30 @@
 """qnnsweep's runner for x86_64 hosts, with the command line and the files of ExecuTorch's `qnn_executor_runner`.
 
 It is copied to devices as a single file and started there as a program, so it imports nothing of qnnsweep.
+
+With `--plan_path`, it runs sequences of steps whose outputs are inputs of later steps. A plan is a JSON object:
+
+- `states`: a list of links. The output `output` of `method` changes the input `input` of `to_method`, both by position,
+  as `update` says (`replace`, `append`, `ring`, `shift`), along `axis`.
+- `token`: null, or `output`, the position of the scores per method, and `input`, the position of the input that gets
+  the token of the step before, per method.
+- `sequences`: per sequence, a list of steps. A step has a `method`, and per input the file with its value, or null for
+  a state or a token. `keep` is the number of new columns that count, or null for all. `dump` says whether the inputs of
+  the step are written to `inputs_<sequence>_<step>_<index>.raw`.
 """
 
 import argparse
 import importlib.util
+import json
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+Arrays = Sequence[Any]
+"""NumPy arrays, in the order of the inputs or the outputs of a method."""
 
 # The dtypes that an input can have, by their numbers in ExecuTorch's ScalarType (schema/scalar_type.fbs).
 SCALAR_TYPES = {
@@ -27,7 +42,10 @@ def main() -> int:
     # These checks are first because the imports below take seconds.
     if not model.is_file():
         return fail(f"no program at {model}")
-    if not listed.is_file():
+    plan = None if arguments.plan_path is None else Path(arguments.plan_path)
+    if plan is not None and not plan.is_file():
+        return fail(f"no plan at {plan}")
+    if plan is None and not listed.is_file():
         return fail(f"no input list at {listed}")
     if not outputs.is_dir():
         return fail(f"no output folder at {outputs}")
@@ -46,6 +64,8 @@ def main() -> int:
     )
     say(f"Model file {model} is loaded.")
     names = module.method_names()
+    if plan is not None:
+        return run_plan(json.loads(plan.read_text()), module, arguments, outputs)
     if not 0 <= arguments.method_index < len(names):
         return fail(f"Method index {arguments.method_index} is too large: the program has {len(names)} methods")
     # The module names its methods in no order; only the program has the order.
@@ -58,24 +78,132 @@ def main() -> int:
         if len(files) != meta.num_inputs():
             return fail(f"Number of inputs ({meta.num_inputs()}) mismatch with input files ({len(files)})")
         inputs = [tensor_from(Path(file), meta.input_tensor_meta(index)) for index, file in enumerate(files)]
-        for _ in range(arguments.warm_up):
-            module.run_method(method, inputs)
-        answer: list[Any] = []
-        before = time.perf_counter()
-        for _ in range(arguments.iteration):
-            answer = module.run_method(method, inputs)
-        took_ms = (time.perf_counter() - before) * 1000.0
-        elapsed_ms.append(took_ms)
-        say(f"{arguments.iteration} inference took {took_ms:f} ms, avg {took_ms / arguments.iteration:f} ms")
+        answer = run(module, method, inputs, arguments, elapsed_ms)
         for index, tensor in enumerate(answer):
             Path(outputs, f"output_{number}_{index}.raw").write_bytes(tensor.contiguous().numpy().tobytes())
+    finish(module, arguments, elapsed_ms)
+    return 0
+
+
+def run(module: Any, method: str, inputs: list[Any], arguments: argparse.Namespace, elapsed_ms: list[float]) -> Any:
+    """Run a method, after its warm-ups, and return its last outputs. Print the time, and append it to `elapsed_ms`."""
+    for _ in range(arguments.warm_up):
+        module.run_method(method, inputs)
+    answer: list[Any] = []
+    before = time.perf_counter()
+    for _ in range(arguments.iteration):
+        answer = module.run_method(method, inputs)
+    took_ms = (time.perf_counter() - before) * 1000.0
+    elapsed_ms.append(took_ms)
+    say(f"{arguments.iteration} inference took {took_ms:f} ms, avg {took_ms / arguments.iteration:f} ms")
+    return answer
+
+
+def finish(module: Any, arguments: argparse.Namespace, elapsed_ms: list[float]) -> None:
+    """Print the mean time, and write the module's log and its logged tensors."""
     if elapsed_ms:
         average_ms = sum(elapsed_ms) / len(elapsed_ms)
         say(f"Total {len(elapsed_ms)} inference took {sum(elapsed_ms):f} ms, avg {average_ms:f} ms")
         Path(arguments.performance_output_path).write_text(f"{average_ms:g}")
     debug_output = arguments.debug_output_path if arguments.dump_intermediate_outputs else ""
     module.write_etdump_result_to_file(arguments.etdump_path, debug_output)
+
+
+def run_plan(plan: Mapping[str, Any], module: Any, arguments: argparse.Namespace, outputs: Path) -> int:
+    """Run every step of a plan, and write the outputs of each step to `output_<sequence>_<step>_<index>.raw`."""
+    import torch
+
+    elapsed_ms: list[float] = []
+    metas = {method: module.method_meta(method) for method in module.method_names()}
+
+    def read(method: str, index: int, file: str | None) -> Any:
+        meta = metas[method].input_tensor_meta(index)
+        if file is not None:
+            return tensor_from(Path(file), meta).numpy()
+        return torch.zeros(tuple(meta.sizes()), dtype=getattr(torch, SCALAR_TYPES[meta.dtype()])).numpy()
+
+    def call(place: tuple[int, int], step: Mapping[str, Any], inputs: Arrays) -> Arrays:
+        if step["dump"]:
+            for index, array in enumerate(inputs):
+                Path("inputs_{}_{}_{}.raw".format(*place, index)).write_bytes(array.tobytes())
+        tensors = [torch.from_numpy(array) for array in inputs]
+        answer = run(module, step["method"], tensors, arguments, elapsed_ms)
+        arrays = [tensor.contiguous().numpy() for tensor in answer]
+        for index, array in enumerate(arrays):
+            Path(outputs, "output_{}_{}_{}.raw".format(*place, index)).write_bytes(array.tobytes())
+        return arrays
+
+    for _ in steps_of(plan, read, call):
+        pass
+    finish(module, arguments, elapsed_ms)
     return 0
+
+
+def steps_of(
+    plan: Mapping[str, Any],
+    read: Callable[[str, int, Any], Any],
+    call: Callable[[tuple[int, int], Mapping[str, Any], Arrays], Arrays],
+) -> Iterator[tuple[tuple[int, int], Arrays, Arrays, int | None]]:
+    """Run a plan. Yield, per step, its sequence and number, its inputs, its outputs, and the token that it chooses.
+
+    `read`: returns the value of an input of a method, by its position, from what the plan has for it; for None, zeros.
+    `call`: returns the outputs of a step.
+    """
+    token_of = plan["token"] or {"output": {}, "input": {}}
+    for number, sequence in enumerate(plan["sequences"]):
+        states: dict[tuple[str, int], Any] = {}
+        written: dict[tuple[str, int], int] = {}
+        token: int | None = None
+        for position, step in enumerate(sequence):
+            method = step["method"]
+            inputs = []
+            for index, fixed in enumerate(step["inputs"]):
+                if fixed is not None or (method, index) not in states:
+                    value = read(method, index, fixed)
+                    if fixed is None and index == token_of["input"].get(method) and token is not None:
+                        value[...] = token
+                    states[method, index] = value
+                inputs.append(states[method, index])
+            if token_of["input"].get(method) is not None:
+                del states[method, token_of["input"][method]]  # the next step reads another token
+            outputs = call((number, position), step, inputs)
+            token = chosen(outputs[token_of["output"][method]], step["keep"]) if method in token_of["output"] else None
+            for link in plan["states"]:
+                if link["method"] == method:
+                    key = link["to_method"], link["input"]
+                    old = states[key].copy() if key in states else read(*key, None)
+                    new, at = outputs[link["output"]], written.get(key, 0)
+                    states[key] = changed(old, new, link["update"], link["axis"], at, step["keep"])
+                    written[key] = at + (new.shape[link["axis"]] if step["keep"] is None else step["keep"])
+            yield (number, position), inputs, outputs, token
+
+
+def chosen(scores: Any, keep: int | None) -> int:
+    """Return the index of the highest score in the last row that counts."""
+    rows = scores.reshape(-1, scores.shape[-1])
+    return int(rows[(len(rows) if keep is None else keep) - 1].argmax())
+
+
+def changed(old: Any, new: Any, update: str, axis: int, at: int, keep: int | None) -> Any:
+    """Return a state after an update. `at`: the number of columns that earlier steps have written.
+
+    Columns after the end of an appended state are left out: the step that would read them has no place for them either.
+    """
+    import numpy as np
+
+    if update == "replace":
+        return new.reshape(old.shape).copy()
+    columns = new.shape[axis] if keep is None else keep
+    new, size = new.take(range(columns), axis), old.shape[axis]
+    if update == "shift":
+        return np.concatenate([old, new], axis).take(range(columns, columns + size), axis)
+    positions = [(at + column) % size if update == "ring" else at + column for column in range(columns)]
+    fitting = [column for column, place in enumerate(positions) if place < size]
+    if fitting:
+        index: list[Any] = [slice(None)] * old.ndim
+        index[axis] = [positions[column] for column in fitting]
+        old[tuple(index)] = new.take(fitting, axis)
+    return old
 
 
 def reexec_with_qnn() -> None:
@@ -101,6 +229,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--input_list_path", default="input_list.txt", help="one inference per line, one file per input"
     )
+    parser.add_argument("--plan_path", help="steps whose outputs are inputs of later steps; see above")
     parser.add_argument("--output_folder_path", default="outputs", help="an existing folder for output_<i>_<j>.raw")
     parser.add_argument("--iteration", type=int, default=1)
     parser.add_argument("--warm_up", type=int, default=0)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from conf.models import MethodConfig
+from conf.models import MethodConfig, StateConfig
 from conf.names import CACHED_STAGES as STAGES
 from conf.schema import DeviceConfig, FloorConfig, PerformanceMode, Reuse, RunnerKind
 from conf.schemes import OverridePrecision, Precision
@@ -69,6 +69,10 @@ REQUEST = (
     same("model.evaluation.arguments", {"seed": 2}, ALL, "the outputs are for these samples"),
     same("model.evaluation.count", 4, ALL, "the outputs are for these samples"),
     same("model.methods", [MethodConfig(name="decode")], ALL, "the traced programs, their data and their samples"),
+    same("model.states", [StateConfig(output="0", input="image")], ALL, "the samples become sequences of steps"),
+    same("model.driver.output", "scores", ALL, "which tokens the steps read"),
+    same("model.driver.input", "text", ALL, "which tokens the steps read"),
+    same("model.driver.tokens", "teacher_forced", ALL, "which tokens the steps read"),
     same("model.classifier", True, COMPARE, "the meaning of an output, not its computation"),
     same("scheme.name", "another", COMPARE, "the key of the tolerances, not an input of the compiler"),
     differs("scheme.precision", None, QUANTIZE_ON, LOWER_ON, "needed by the compiler, not by the quantizer"),

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from conf.models import DataConfig, InputConfig, ModelConfig
+from conf.models import DataConfig, DriverConfig, InputConfig, ModelConfig
 from conf.names import CACHED_STAGES
 from conf.schema import BackendConfig, DeviceConfig, MeasureConfig, Request, Reuse, RunnerKind, SocConfig
 from conf.schemes import Precision, SchemeConfig, SchemeOverride
@@ -77,6 +77,7 @@ def request(folder: Path, scheme: SchemeConfig) -> Request:
             inputs=[InputConfig(name="image", shape=[1, 1, 8, 8])],
             calibration=DataConfig(source="own_data:samples"),
             evaluation=DataConfig(source="own_samples:samples"),
+            driver=DriverConfig(output="0", input="image"),
         ),
         scheme=scheme,
         soc=SocConfig(name="SM8650", arch=75, vtcm_mib=8),
@@ -143,7 +144,7 @@ class SimulatedGraph(Graph):
         assert model.calibration is not None
         assert model.evaluation is not None
         module = blob(code, model.factory, model.arguments, self._world.file("own_net.py"), self._weights())
-        program = blob(module, model.inputs, model.methods or [])
+        program = blob(module, model.inputs, model.methods or [], model.states or [], model.driver)
         evaluation = blob(code, model.evaluation, self._world.file("own_samples.py"))
         return replace(
             EXPORTED,

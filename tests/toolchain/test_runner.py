@@ -60,10 +60,10 @@ def inferences(folder: Path) -> int:
     return sum(event.name == "Method::execute" for event in events)
 
 
-def test_the_flags_are_those_of_executorchs_runner() -> None:
+def test_the_flags_are_those_of_executorchs_runner_and_one_for_models_with_states() -> None:
     code, out, err = run_plain("--help")
     assert (code, err) == (0, "")
-    assert set(re.findall(r"--\w+", out)) - {"--help"} == FLAGS
+    assert set(re.findall(r"--\w+", out)) - {"--help"} == FLAGS | {"--plan_path"}
 
 
 def test_help_needs_no_toolchain_and_takes_no_time() -> None:

@@ -4,7 +4,7 @@ import math
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -89,6 +89,12 @@ def input_qparams(edge: ExportedProgram, compiler: Compiler) -> tuple[Quantizati
     """Return, per input of the program, the qparams with which it is first quantized; None for an unquantized input."""
     nodes = {node.name: node for node in edge.graph.nodes if node.op == "placeholder"}
     return tuple(compiler.qparams(nodes[str(name)]) for name in edge.graph_signature.user_inputs)
+
+
+def output_operators(edge: ExportedProgram, operators: Sequence[Operator]) -> tuple[int | None, ...]:
+    """Return, per output of the program, the operator that computes it; None for an output that is an input."""
+    indices = {operator.name: operator.index for operator in operators}
+    return tuple(indices.get(str(name)) for name in edge.graph_signature.user_outputs)
 
 
 def subgraphs(lowered: ExportedProgram) -> dict[int, int]:

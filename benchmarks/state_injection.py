@@ -1,0 +1,219 @@
+"""How many faults of a model with states are named: python -m benchmarks.state_injection [--count 30] [KIND …].
+
+Every fault is put into a real program or into the loop on the device, and everything is executed in the simulator:
+
+- `column`: a step writes a wrong column into the cache. Named if the step is `introduced` by its states, and every
+  later step of the sequence is `inherited`.
+- `position`: a step gets the position of its neighbour. Named if this step has the lowest introduced SNR.
+- `weight`: a weight of `decode` alone is damaged. Named if no step of `prefill` is worse than before, all steps of
+  `decode` are, and the operator with the lowest introduced SNR has the weight.
+- `grid`: a link between two methods is left out of the calibration. Named if the cell is refused, with this state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from conf.load import load
+from conf.models import ModelConfig
+from conf.schema import Request
+from flows.graph import comparison_options, lowering_options
+from flows.resources import Resources, prepare
+from tasks.bundle import bundle
+from tasks.compare import compare
+from tasks.errors import ProgramDiffers
+from tasks.export import export
+from tasks.lower import lower
+from tasks.measure import measure
+from tasks.quantize import quantize
+from tasks.records import Bundle, Comparison, LoweredProgram, StepComparison
+from tasks.records.methods import methods_of, of_methods
+
+HERE = Path(__file__).parents[1]
+sys.path.append(str(HERE / "tests" / "toolchain"))
+
+_ANSWER = "        arrays = [tensor.contiguous().numpy() for tensor in answer]\n"
+_TENSORS = "        tensors = [torch.from_numpy(array) for array in inputs]\n"
+SEQUENCES, STEPS = 4, 3
+CLEAN_DB = 35.0
+"""The least introduced SNR of a step without a fault, in fp16."""
+
+
+class Bench:
+    """The model of the tests with random weights, lowered once."""
+
+    def __init__(self, resources: Resources) -> None:
+        from tests.toolchain.test_state import MICRO, request_of
+
+        self.resources = resources
+        self.tools: dict[str, Any] = {"store": resources.store, "workers": resources.workers}
+        self.model: ModelConfig = replace(MICRO, evaluation=replace(MICRO.evaluation, count=SEQUENCES))
+        self.ask: Request = request_of(self.model, "fp16")
+        self.lowered = self.compiled(self.model)
+        self.packed = bundle(self.lowered, self.ask.measure, store=resources.store)
+        self.clean = self.steps(self.packed, self.lowered)
+
+    def compiled(self, model: ModelConfig) -> LoweredProgram:
+        quantized = quantize(export(model, "", **self.tools), self.ask.scheme, "qnn", **self.tools)
+        return lower(quantized, self.ask.soc, lowering_options(self.ask), **self.tools)
+
+    def compared(self, packed: Bundle, lowered: LoweredProgram) -> Comparison:
+        store, farm = self.resources.store, self.resources.farm
+        capture = measure(packed, (self.ask.device,), None, store=store, farm=farm, step=lambda task: task.fn)
+        return compare(lowered, capture, comparison_options(self.ask), **self.tools)
+
+    def steps(self, packed: Bundle, lowered: LoweredProgram) -> tuple[StepComparison, ...]:
+        """Run the shipping program alone, and compare its steps."""
+        only = replace(packed, launches=tuple(launch for launch in packed.launches if launch.driven))
+        return self.compared(only, lowered).steps
+
+    def with_runner(self, old: str, new: str) -> Bundle:
+        """Return the bundle with a changed runner."""
+        source = self.resources.store.read(self.packed.runner).decode()
+        assert old in source
+        runner = self.resources.store.put_bytes(source.replace(old, new).encode())
+        blobs = tuple(runner if blob == self.packed.runner else blob for blob in self.packed.blobs)
+        return replace(self.packed, runner=runner, blobs=blobs)
+
+
+def _at(sequence: int, step: int, statement: str) -> str:
+    """Return the lines of the runner's loop that run a statement at one step."""
+    return f"        if place == ({sequence}, {step}):\n            {statement}\n"
+
+
+def column(bench: Bench, chance: random.Random) -> tuple[str, bool]:
+    sequence, step, output = chance.randrange(SEQUENCES), chance.randrange(STEPS - 1), chance.choice((1, 2))
+    size = chance.choice((0.1, 0.3, 1.0))
+    fault = _at(sequence, step, f"arrays[{output}] = arrays[{output}] + {size}")
+    ran = bench.steps(bench.with_runner(_ANSWER, _ANSWER + fault), bench.lowered)
+    steps = [row for row in ran if row.sample == sequence]
+    named = steps[step].origin == "introduced" and (steps[step].state_introduced_snr_db or 0) < CLEAN_DB
+    later = all(row.origin == "inherited" for row in steps[step + 1 :])
+    earlier = all((row.state_introduced_snr_db or 0) > CLEAN_DB for row in steps[:step])
+    return f"sequence {sequence}, step {step}, output {output}, by {size}", named and later and earlier
+
+
+def position(bench: Bench, chance: random.Random) -> tuple[str, bool]:
+    sequence, step, by = chance.randrange(SEQUENCES), chance.randrange(STEPS), chance.choice((-1, 1))
+    by = 1 if step == 0 else by
+    shifted = f"inputs[2] + inputs[2].dtype.type({by})"
+    fault = _at(sequence, step, f"inputs = [*inputs[:2], {shifted}, *inputs[3:]]")
+    steps = bench.steps(bench.with_runner(_TENSORS, fault + _TENSORS), bench.lowered)
+    worst = min(steps, key=_introduced)
+    return f"sequence {sequence}, step {step}, position {by:+}", (worst.sample, worst.step) == (sequence, step)
+
+
+def _introduced(row: StepComparison) -> float:
+    """Return the lowest introduced SNR of a step's scores and states."""
+    return min(value for value in (row.introduced_snr_db, row.state_introduced_snr_db, 200.0) if value is not None)
+
+
+def weight(bench: Bench, chance: random.Random) -> tuple[str, bool]:
+    name = chance.choice(["query", "key", "value", "out", "gate", "up", "down", "head"])
+    model = bench.model
+    assert model.methods is not None
+    arguments: dict[str, Any] = {"damaged": name, "seed": chance.randrange(1000)}
+    decode = replace(
+        model.methods[1], factory="benchmarks.state_injection:damaged", arguments={"tokens": 1, **arguments}
+    )
+    bad = methods_of(bench.compiled(replace(model, methods=[model.methods[0], decode])))
+    good = methods_of(bench.lowered)
+    lowered = of_methods(
+        replace(
+            right, **{field: getattr(wrong, field) for field in ("program", "debug_program", "facts", "debug_facts")}
+        )
+        for right, wrong in zip(good, bad, strict=True)
+    )
+    comparison = bench.compared(bundle(lowered, bench.ask.measure, store=bench.resources.store), lowered)
+    steps = comparison.steps
+    clean = all(_introduced(row) > CLEAN_DB for row in steps if row.method == "prefill")
+    wrong = all(_introduced(row) < CLEAN_DB for row in steps if row.method == "decode")
+    rows = [row for row in comparison.operators if row.parts.introduced_snr_db is not None]
+    worst = min(rows, key=lambda row: row.parts.introduced_snr_db or 0.0)
+    named = worst.operator.method == "decode" and name in worst.operator.module_path
+    return f"{name} of decode; named {worst.operator.name} of {worst.operator.module_path}", clean and wrong and named
+
+
+def damaged(tokens: int, damaged: str, seed: int) -> torch.nn.Module:
+    """Return the model of the tests with one element of one weight changed."""
+    from tests.toolchain.state_model import micro_llama
+
+    model = micro_llama(tokens)
+    weights = {name: value for name, value in model.named_parameters() if value.ndim == 2}
+    weight = next(value for name, value in weights.items() if name.endswith(f"{damaged}.weight"))
+    chance = random.Random(seed)  # noqa: S311 - not for cryptography
+    row, at = chance.randrange(weight.shape[0]), chance.randrange(weight.shape[1])
+    with torch.no_grad():
+        weight[row, at] += 8 * weight.abs().max()
+    return model
+
+
+def state_grid(bench: Bench, chance: random.Random) -> tuple[str, bool]:
+    link = chance.randrange(4)
+    ask = replace(bench.ask, scheme=load(["model=digits_cnn", "scheme=16a8w"]).cells[0].request.scheme)
+    exported = export(bench.model, "", **bench.tools)
+    methods = methods_of(exported)
+    driven = methods[0].driven
+    assert driven is not None
+    name = methods[0].outputs[driven.links[link].output].name
+    # The input and the outputs of this state get observers of their own.
+    others = tuple(other for number, other in enumerate(driven.links) if other.input != driven.links[link].input)
+    apart = of_methods(replace(method, driven=replace(driven, links=others)) for method in methods)
+    quantized = quantize(apart, ask.scheme, "qnn", **bench.tools)
+    whole = of_methods(
+        replace(method, exported=replace(method.exported, driven=replace(method.exported.driven, links=driven.links)))
+        for method in methods_of(quantized)
+    )
+    try:
+        lower(whole, ask.soc, lowering_options(ask), **bench.tools)
+    except ProgramDiffers as refused:
+        differing = [check for check in refused.checks if check.status == "differs"]
+        return name, bool(differing) and all(name in (check.subject or "") for check in differing)
+    return f"{name}: not refused", False
+
+
+KINDS: dict[str, Callable[[Bench, random.Random], tuple[str, bool]]] = {
+    "column": column,
+    "position": position,
+    "weight": weight,
+    "grid": state_grid,
+}
+
+
+@contextmanager
+def _resources() -> Iterator[Resources]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield prepare(load([f"artifacts={folder}", "limits.parallel=2"]))
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.state_injection", description=__doc__)
+    parser.add_argument("kinds", nargs="*", choices=[[], *KINDS], default=[])
+    parser.add_argument("--count", type=int, default=30)
+    options = parser.parse_args(argv)
+    with _resources() as resources:
+        bench = Bench(resources)
+        print(f"without a fault: the lowest introduced SNR of a step is {min(map(_introduced, bench.clean)):.1f} dB")
+        for kind in options.kinds or KINDS:
+            chance, named = random.Random(kind), 0  # noqa: S311 - not for cryptography
+            for _ in range(options.count):
+                fault, is_named = KINDS[kind](bench, chance)
+                named += is_named
+                if not is_named:
+                    print(f"{kind}: not named: {fault}", flush=True)
+            print(f"{kind}: {named} of {options.count} named", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,256 @@
+"""The error of a model with states along its steps.
+
+The inputs of every step on the device follow from the outputs that the device returned, by the same loop as on the
+device. Eager PyTorch computes each step again from these inputs. Runs in a worker process.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load
+
+from tasks.errors import EvidenceError
+from tasks.numerics.dequantize import quantize
+from tasks.numerics.metrics import snr_db
+from tasks.records import Capture, Driven, ExportedModel, LoweredProgram, StepComparison
+from tasks.records.keys import METHOD, tensor_key
+from tasks.records.methods import output_grid, results_of
+from tasks.records.vocabulary import StepOrigin
+from tasks.storage.store import Store
+from tasks.toolchain import runner
+from tasks.toolchain.entrypoints import exported_function
+
+Array = NDArray[Any]
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceSteps:
+    """The steps of one method on the device, by the number of the sample."""
+
+    outputs: Mapping[str, Array]
+    """The outputs of eager PyTorch for these inputs, by `<sample>/<output index>`."""
+    diverged: frozenset[int]
+    """The samples after the first step of their sequence whose token differs from that of eager PyTorch's own run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    inputs: Sequence[Array]
+    outputs: Sequence[Array]
+    token: int | None
+
+
+def compare_steps(
+    programs: Sequence[LoweredProgram], captures: Sequence[Capture], store: Store
+) -> tuple[list[DeviceSteps | None], tuple[StepComparison, ...]]:
+    """Return the steps of every method on the device, and the comparison of every step, sequence by sequence.
+
+    Without states, there are no steps.
+    """
+    methods = [_Method(lowered, capture, store) for lowered, capture in zip(programs, captures, strict=True)]
+    driven = programs[0].quantized.exported.driven
+    if driven is None:
+        return [None] * len(programs), ()
+    sequences = _Sequences(json.loads(store.read(driven.plan)), driven, methods, load(store.read(driven.fixed)))
+    if driven.vocabulary is not None:
+        sequences.vocabulary = json.loads(store.read(driven.vocabulary))
+    device, eager = sequences.run(lambda method: method.device), sequences.run(lambda method: method.eager)
+    diverged = sequences.diverged(device, eager)
+    stepped: dict[Place, Sequence[Array]] = {}
+    steps: list[DeviceSteps | None] = []
+    for method in methods:
+        positions = [(place.sequence, place.step) for place in method.driven.positions]
+        stepped |= {place: method.run(device[place].inputs) for place in positions}
+        outputs = {
+            tensor_key(sample, index): output
+            for sample, place in enumerate(positions)
+            for index, output in enumerate(stepped[place])
+        }
+        method.confirm_inputs([device[place].inputs for place in positions])
+        after = frozenset(sample for sample, place in enumerate(positions) if place in diverged)
+        steps.append(DeviceSteps(outputs=outputs, diverged=after))
+    return steps, tuple(
+        sequences.compared(place, device[place], eager[place], stepped[place], place in diverged) for place in device
+    )
+
+
+class _Method:
+    """A method with its outputs on the device and in eager PyTorch's own run."""
+
+    def __init__(self, lowered: LoweredProgram, capture: Capture, store: Store) -> None:
+        self.exported: ExportedModel = lowered.quantized.exported
+        self.name = self.exported.method or METHOD
+        self.lowered = lowered
+        if self.exported.driven is None:
+            return
+        self.driven: Driven = self.exported.driven
+        self.device: Mapping[str, Array] = load(store.read(capture.outputs))
+        self.eager: Mapping[str, Array] = load(store.read(self.exported.outputs_eager))
+        self.inputs: Mapping[str, Array] = load(store.read(capture.inputs)) if capture.inputs else {}
+        self.run: Callable[[Sequence[Array]], list[Array]] = exported_function(self.exported, store)
+        self.sample = {(place.sequence, place.step): sample for sample, place in enumerate(self.driven.positions)}
+
+    def confirm_inputs(self, inputs: Sequence[Sequence[Array]]) -> None:
+        """Raise EvidenceError if the inputs of a captured step on the device do not follow from its outputs."""
+        for key, array in self.inputs.items():
+            sample, _, name = key.partition("/")
+            index = [spec.name for spec in self.exported.inputs].index(name)
+            if inputs[int(sample)][index].tobytes() != array.tobytes():
+                raise EvidenceError(f"{self.name}, sample {sample}: {name} does not follow from the device's outputs")
+
+
+class _Sequences:
+    """The plan of all methods."""
+
+    def __init__(
+        self, plan: Mapping[str, Any], driven: Driven, methods: Sequence[_Method], fixed: Mapping[str, Array]
+    ) -> None:
+        self._driven = driven
+        self.vocabulary: Sequence[str] = ()
+        self._methods = {method.name: method for method in methods}
+        self._token = plan["token"]
+        self._written: dict[str, list[int]] = {name: [] for name in self._methods}
+        for link in driven.links:
+            self._written[link.method].append(link.output)
+        self._plan = {
+            **plan,
+            "sequences": [
+                [
+                    {
+                        **step,
+                        "dump": False,
+                        "inputs": [name and fixed[f"{sequence}/{number}/{name}"] for name in step["inputs"]],
+                    }
+                    for number, step in enumerate(listed)
+                ]
+                for sequence, listed in enumerate(plan["sequences"])
+            ],
+        }
+
+    def run(self, outputs_of: Callable[[_Method], Mapping[str, Array]]) -> dict[Place, _Step]:
+        """Return the steps of a run whose outputs are known."""
+
+        def read(name: str, index: int, array: Array | None) -> Array:
+            spec = self._methods[name].exported.inputs[index]
+            return np.zeros(spec.shape, spec.dtype) if array is None else array.copy()
+
+        def call(place: Place, step: Mapping[str, Any], _: runner.Arrays) -> list[Array]:
+            method = self._methods[step["method"]]
+            sample, count = method.sample[place], len(method.exported.outputs)
+            return [outputs_of(method)[tensor_key(sample, index)] for index in range(count)]
+
+        steps = runner.steps_of(self._plan, read, call)
+        return {place: _Step(inputs, outputs, token) for place, inputs, outputs, token in steps}
+
+    def diverged(self, device: Mapping[Place, _Step], eager: Mapping[Place, _Step]) -> set[Place]:
+        """Return the steps that follow a step whose token differs, if a later step reads this token."""
+        after: set[Place] = set()
+        differs: set[int] = set()  # the sequences whose last token differs
+        for sequence, number in device:
+            previous = (sequence, number - 1)
+            if previous in after or (sequence in differs and self._reads_token(sequence, number)):
+                after.add((sequence, number))
+            differs.discard(sequence)
+            if device[sequence, number].token != eager[sequence, number].token:
+                differs.add(sequence)
+        return after
+
+    def _reads_token(self, sequence: int, number: int) -> bool:
+        step = self._plan["sequences"][sequence][number]
+        index = self._token["input"].get(step["method"]) if self._token else None
+        return index is not None and step["inputs"][index] is None
+
+    def _text(self, token: int | None) -> str | None:
+        return None if token is None or token >= len(self.vocabulary) else self.vocabulary[token]
+
+    def compared(
+        self, place: Place, device: _Step, eager: _Step, stepped: Sequence[Array], diverged: bool
+    ) -> StepComparison:
+        step = self._plan["sequences"][place[0]][place[1]]
+        method, keep = self._methods[step["method"]], step["keep"]
+        written = dict.fromkeys(self._written[method.name])
+        scores = self._token["output"].get(method.name) if self._token else None
+        result = results_of(method.exported)[0] if scores is None else scores
+        rows = slice(None) if keep is None or scores is None else slice(keep)
+        values = [_rows(outputs[result], rows) for outputs in (device.outputs, eager.outputs, stepped)]
+        states = [[outputs[index] for index in written] for outputs in (device.outputs, eager.outputs, stepped)]
+        total = None if diverged else snr_db(values[0], values[1])
+        introduced = snr_db(values[0], values[2])
+        inherited = None if diverged else snr_db(values[2], values[1])
+        state_total = None if diverged else _lowest(states[0], states[1])
+        state_introduced = _lowest(states[0], states[2])
+        state_inherited = None if diverged else _lowest(states[2], states[1])
+        sample = method.sample[place]
+        return StepComparison(
+            sample=place[0],
+            sample_name=self._driven.names[place[0]],
+            method=method.exported.method,
+            step=place[1],
+            method_sample=sample,
+            token=device.token,
+            token_reference=eager.token,
+            text=self._text(device.token),
+            text_reference=self._text(eager.token),
+            label=method.exported.labels[sample],
+            margin=None if scores is None else _margin(_rows(eager.outputs[scores], rows)),
+            score_error=None if scores is None else float(np.abs(_signed(values[0], values[2])).max()),
+            total_snr_db=total,
+            introduced_snr_db=introduced,
+            inherited_snr_db=inherited,
+            state_total_snr_db=state_total,
+            state_introduced_snr_db=state_introduced,
+            origin=_origin(diverged, (total, introduced, inherited), (state_total, state_introduced, state_inherited)),
+            at_ends=_at_ends(method, device.outputs, [*written]),
+        )
+
+
+def _rows(scores: Array, rows: slice) -> Array:
+    return scores.reshape(-1, scores.shape[-1])[rows]
+
+
+def _signed(actual: Array, reference: Array) -> Array:
+    return actual.astype(np.float64) - reference.astype(np.float64)
+
+
+def _lowest(actual: Sequence[Array], reference: Sequence[Array]) -> float | None:
+    ratios = [snr_db(*pair) for pair in zip(actual, reference, strict=True)]
+    return min((ratio for ratio in ratios if ratio is not None), default=None)
+
+
+def _margin(rows: Array) -> float | None:
+    """Return by how much the highest score of the last row exceeds the second highest."""
+    last = np.sort(rows[-1].astype(np.float64))
+    return float(last[-1] - last[-2]) if last.size > 1 else None
+
+
+Parts = tuple[float | None, float | None, float | None]
+"""The total, the introduced and the inherited SNR of the same value."""
+
+
+def _origin(diverged: bool, result: Parts, states: Parts) -> StepOrigin:
+    """Return the origin of the value with the lowest total SNR: the step's result, or its states."""
+    if diverged:
+        return "diverged"
+    totals = [parts for parts in (result, states) if parts[0] is not None]
+    if not totals:
+        return "none"
+    _, introduced, inherited = min(totals, key=lambda parts: parts[0] or 0.0)
+    if introduced is None or (inherited is not None and inherited < introduced):
+        return "inherited"
+    return "introduced"
+
+
+def _at_ends(method: _Method, outputs: Sequence[Array], written: Sequence[int]) -> float | None:
+    """Return the share of the elements of the written states that have the first or the last code of their grid."""
+    ends = size = 0
+    for index in written:
+        qparams = output_grid(method.lowered, index)
+        if qparams is not None:
+            codes = quantize(outputs[index], qparams)
+            ends, size = ends + int(np.isin(codes, (qparams.quant_min, qparams.quant_max)).sum()), size + codes.size
+    return ends / size if size else None

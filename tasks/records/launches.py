@@ -1,0 +1,120 @@
+"""The records of the stages from `bundle` to `measure`: what runs on a device, and what comes back."""
+
+from dataclasses import dataclass, field
+
+from tasks.records.hints import Seconds
+from tasks.records.stages import IDENTITY_NEUTRAL, IDENTITY_UNLESS_NONE, Blob, Place, TensorSpec
+from tasks.records.vocabulary import ProgramName
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchedMethod:
+    """One of several methods of a program."""
+
+    name: str
+    index: int  # its position in the program
+    outputs: tuple[TensorSpec, ...]
+    positions: tuple[Place, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # of its samples in a plan
+    inputs: tuple[TensorSpec, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # of a method in a plan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launch:
+    """A start of the runner: the program, the samples, and whether the program dumps intermediate tensors.
+
+    With `driven`, the runner runs the steps of a plan, which is in `input_list`, and `samples` is their number.
+    """
+
+    name: ProgramName
+    program: Blob
+    input_list: Blob  # paths of blobs in the device's work folder, relative to the launch's folder
+    samples: int
+    debug: bool
+    debug_buffer_bytes: int
+    iterations: int
+    warm_up: int
+    performance_mode: int = 0  # the runner's `--htp_performance_mode`
+    method: LaunchedMethod | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None: its only method, forward
+
+    driven: tuple[LaunchedMethod, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # of the plan
+
+    @property
+    def title(self) -> str:
+        """The launch's name in a message."""
+        return f"{self.name} program" if self.method is None else f"{self.name} program's method {self.method.name}"
+
+    @property
+    def folder(self) -> str:
+        """The name of the launch's folder."""
+        return self.name if self.method is None else f"{self.name}-{self.method.name}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bundle:
+    """The blobs that a device needs to run a cell, and the launches of the runner."""
+
+    runner: Blob
+    blobs: tuple[Blob, ...]  # all blobs, including the runner, each once
+    launches: tuple[Launch, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Deployment:
+    """A bundle whose blobs are on a device, below `work_folder`."""
+
+    device: str
+    work_folder: str
+    bundle: Bundle
+    bytes_sent: int
+    blobs_sent: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """A command that ran on a device."""
+
+    argv: tuple[str, ...]
+    """The command and its arguments."""
+    exit_code: int
+    """The exit code. If a signal ended the command, the number of the signal with a minus sign."""
+    seconds: Seconds
+    """Duration of the command."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchResult:
+    """The result of a launch. Its files are still in `folder` on the device."""
+
+    launch: Launch
+    folder: str = field(metadata=IDENTITY_NEUTRAL)
+    command: Command = field(metadata=IDENTITY_NEUTRAL)
+    latencies_ms: tuple[float, ...] = field(metadata=IDENTITY_NEUTRAL)  # the mean per sample, printed by the runner
+    log: Blob = field(metadata=IDENTITY_NEUTRAL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """The results of all launches of a bundle on one device."""
+
+    device: str
+    results: tuple[LaunchResult, ...]
+    outputs: tuple[TensorSpec, ...]
+    bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)  # sent before the launches; 0 if no blob was missing
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capture:
+    """The files from a device, verified on arrival. The outputs are safetensors with keys `<sample>/<output index>`."""
+
+    execution: Execution
+    outputs: Blob
+    outputs_debug: Blob | None
+    etdump: Blob  # the log of the shipping program; the times of the debug program do not count
+    etdump_debug: Blob | None
+    debug_buffer: Blob | None
+    outputs_profile: Blob | None = None
+    etdump_profile: Blob | None = None
+    # In a plan: what the captured steps read; safetensors, keys `<sample>/<input name>`.
+    inputs: Blob | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+    measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # an earlier run if the capture is reused

@@ -1,0 +1,60 @@
+"""The record of one step of a sequence: the token that it chose, and the error of its outputs divided by origin."""
+
+from dataclasses import dataclass
+
+from tasks.records.hints import Decibels
+from tasks.records.vocabulary import StepOrigin
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepComparison:
+    """A step of a sequence on the device, compared with eager PyTorch in two ways.
+
+    The *total* error is against eager PyTorch's own run of the sequence, with its own state and its own tokens. The
+    *introduced* error is against eager PyTorch's step on the state and the token that the device had. The *inherited*
+    error is the difference between these two steps of eager PyTorch: what the device's state and token cost. The SNRs
+    are those of the step's result: the scores of the next token or, without a driver, the first output that is no
+    state.
+    """
+
+    sample: int
+    """The sequence."""
+    sample_name: str
+    """The sequence's name."""
+    method: str | None = None
+    """The method of the step; null for a model with one method."""
+    step: int
+    """The step's number in the sequence."""
+    method_sample: int
+    """The step's number among the steps of its method: the `sample` in the tables about outputs and operators."""
+    token: int | None
+    """The token that the device chose; null without a driver."""
+    token_reference: int | None
+    """The token that eager PyTorch's own run chose; null without a driver."""
+    text: str | None
+    """The text of the device's token; null if the module has no attribute `vocabulary`."""
+    text_reference: str | None
+    """The text of eager PyTorch's token; null like `text`."""
+    label: int | None
+    """The right token; null if the source of the samples does not state it."""
+    margin: float | None
+    """Score of the token that eager PyTorch's own run chose, less its second highest score. Where the margin is less
+    than twice the error of a score, another token is no sign of a fault."""
+    score_error: float | None
+    """Largest absolute error that the step introduced into the scores, in the unit of `margin`."""
+    total_snr_db: Decibels | None
+    """SNR against eager PyTorch's own run; null where both are equal, and after the first step whose token differs,
+    because the two runs have read different tokens since."""
+    introduced_snr_db: Decibels | None
+    """SNR against eager PyTorch's step on the device's state and token; null where both are equal."""
+    inherited_snr_db: Decibels | None
+    """SNR of eager PyTorch's step on the device's state and token against its own run; null like `total_snr_db`."""
+    state_total_snr_db: Decibels | None
+    """Lowest `total_snr_db` of the step's outputs that change a state."""
+    state_introduced_snr_db: Decibels | None
+    """Lowest `introduced_snr_db` of the step's outputs that change a state."""
+    origin: StepOrigin
+    """Where the larger part of the error began."""
+    at_ends: float | None
+    """Share of the elements of the step's states that are at an end of their grid: a wider range may have been cut.
+    Null without a grid."""

@@ -1,0 +1,58 @@
+"""A llama with random weights and one layer, and sequences of a prefill with padding and two decode steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tasks.models.llama import Llama, LlamaSizes, causal_mask
+
+CONTEXT, PREFILL = 6, 3
+SIZES = LlamaSizes(vocabulary=11, width=16, layers=1, heads=2, kv_heads=1, hidden=16)
+
+
+def micro_llama(tokens: int) -> Llama:
+    torch.manual_seed(0)
+    return Llama(SIZES, CONTEXT, tokens).eval().requires_grad_(False)
+
+
+def sequences(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield prompts of two tokens. The third token of the prefill is padding."""
+    generator = torch.Generator().manual_seed(seed)
+    for number in range(count):
+        prompt = torch.randint(11, (1, PREFILL), generator=generator, dtype=torch.int32)
+        steps: list[dict[str, Any]] = [
+            {"method": "prefill", "inputs": {"tokens": prompt, **where(PREFILL, 0)}, "keep": 2, "label": number}
+        ]
+        steps += [{"method": "decode", "inputs": where(1, start)} for start in (2, 3)]
+        yield {"name": f"prompt {number}", "steps": steps}
+
+
+def where(tokens: int, start: int) -> dict[str, torch.Tensor]:
+    position = torch.arange(start, start + tokens, dtype=torch.int32)[None]
+    return {"mask": causal_mask(tokens, CONTEXT, start), "position": position}
+
+
+class Leaky(torch.nn.Module):
+    """A recurrent layer: the state is a leaky sum of what it has read."""
+
+    weights_origin = "random"
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.read = torch.nn.Linear(4, 8)
+        self.keep = torch.nn.Linear(8, 8)
+        self.result = torch.nn.Linear(8, 2)
+
+    def forward(self, sample: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = torch.tanh(self.read(sample) + self.keep(state))
+        return self.result(state), state
+
+
+def signals(count: int, steps: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        yield {"steps": [{"inputs": {"sample": torch.randn(1, 4, generator=generator)}} for _ in range(steps)]}

@@ -1,0 +1,233 @@
+"""Models with states, from the module to the table of steps: a language model with a cache, and a recurrent model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from conf.load import load
+from conf.models import DataConfig, DriverConfig, InputConfig, MethodConfig, ModelConfig, StateConfig
+from conf.schema import Request
+from flows.graph import comparison_options, lowering_options
+from tasks.bundle import bundle
+from tasks.compare import compare
+from tasks.errors import RequestError
+from tasks.export import export
+from tasks.lower import lower
+from tasks.measure import measure
+from tasks.quantize import quantize
+from tasks.records import Bundle, ExportedModel, LoweredProgram
+from tasks.records.methods import methods_of
+from tasks.results.outcome import CellResult, judge
+from tasks.results.rows import rows
+
+if TYPE_CHECKING:
+    from flows.resources import Resources
+
+pytestmark = pytest.mark.toolchain
+
+
+def inputs(tokens: int) -> list[InputConfig]:
+    return [
+        InputConfig(name="tokens", shape=[1, tokens], dtype="int32"),
+        InputConfig(name="mask", shape=[1, 1, tokens, 6]),
+        InputConfig(name="position", shape=[1, tokens], dtype="int32"),
+        InputConfig(name="k_0", shape=[1, 1, 8, 6 - tokens]),
+        InputConfig(name="v_0", shape=[1, 1, 6 - tokens, 8]),
+    ]
+
+
+def state(method: str, name: str, axis: int) -> StateConfig:
+    return StateConfig(method=method, output=name, to_method="decode", input=name, update="append", axis=axis)
+
+
+MICRO = ModelConfig(
+    name="micro",
+    factory="state_model:micro_llama",
+    methods=[
+        MethodConfig(name=name, arguments={"tokens": tokens}, inputs=inputs(tokens))
+        for name, tokens in (("prefill", 3), ("decode", 1))
+    ],
+    states=[state(method, *cache) for method in ("prefill", "decode") for cache in (("k_0", 3), ("v_0", 2))],
+    driver=DriverConfig(output="logits", input="tokens"),
+    calibration=DataConfig(source="state_model:sequences", arguments={"seed": 1}, count=64),
+    evaluation=DataConfig(source="state_model:sequences", count=2),
+)
+LEAKY = ModelConfig(
+    name="leaky",
+    factory="state_model:Leaky",
+    inputs=[InputConfig(name="sample", shape=[1, 4]), InputConfig(name="state", shape=[1, 8])],
+    states=[StateConfig(output="1", input="state")],
+    calibration=DataConfig(source="state_model:signals", arguments={"steps": 6, "seed": 1}, count=2),
+    evaluation=DataConfig(source="state_model:signals", arguments={"steps": 20}, count=1),
+)
+
+
+def request_of(model: ModelConfig, scheme: str) -> Request:
+    overrides = [f"scheme={scheme}", "soc=SM8650", "measure.operator_samples=2"]
+    return replace(load(["model=digits_cnn", *overrides]).cells[0].request, model=model)
+
+
+def lowered_of(ask: Request, resources: Resources) -> LoweredProgram:
+    tools: dict[str, Any] = {"store": resources.store, "workers": resources.workers}
+    quantized = quantize(export(ask.model, "", **tools), ask.scheme, ask.backend.kind, **tools)
+    return lower(quantized, ask.soc, lowering_options(ask), **tools)
+
+
+def measured(ask: Request, lowered: LoweredProgram, packed: Bundle, resources: Resources) -> CellResult:
+    """Run a bundle, and compare what it returned."""
+    tools: dict[str, Any] = {"store": resources.store, "workers": resources.workers}
+    capture = measure(
+        packed, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
+    )
+    return CellResult(
+        request=ask,
+        exported=lowered.quantized.exported,
+        quantized=lowered.quantized,
+        lowered=lowered,
+        bundle=packed,
+        capture=capture,
+        comparison=compare(lowered, capture, comparison_options(ask), **tools),
+        stage="compare",
+    )
+
+
+def tables(cell: CellResult) -> dict[str, list[dict[str, Any]]]:
+    return rows("a run", [cell], None)
+
+
+@pytest.fixture(scope="module", params=["fp16", "16a8w"])
+def cell(request: pytest.FixtureRequest, resources: Resources) -> CellResult:
+    ask = request_of(MICRO, request.param)
+    lowered = lowered_of(ask, resources)
+    return measured(ask, lowered, bundle(lowered, ask.measure, store=resources.store), resources)
+
+
+def test_every_step_of_every_sequence_has_a_row_and_the_tokens_are_those_of_eager_pytorch(cell: CellResult) -> None:
+    steps = tables(cell)["steps"]
+    assert [(row["sample"], row["step"], row["method"], row["method_sample"]) for row in steps] == [
+        *((0, 0, "prefill", 0), (0, 1, "decode", 0), (0, 2, "decode", 1)),
+        *((1, 0, "prefill", 1), (1, 1, "decode", 2), (1, 2, "decode", 3)),
+    ]
+    assert [row["token"] for row in steps] == [row["token_reference"] for row in steps]
+    assert [row["label"] for row in steps] == [0, None, None, 1, None, None]
+    least = 45 if cell.request.scheme.name == "fp16" else 25
+    for name in ("total_snr_db", "introduced_snr_db", "state_introduced_snr_db"):
+        assert min(row[name] for row in steps) > least, name
+    # Nothing was there before the first step from which it could inherit an error.
+    assert {row["origin"] for row in steps if row["step"] == 0} == {"introduced"}
+    assert judge(cell)[0] == "passed"
+
+
+def test_the_loop_runs_on_the_device_and_the_other_programs_run_on_its_inputs(cell: CellResult) -> None:
+    assert cell.bundle is not None
+    launches = cell.bundle.launches
+    assert [launch.folder for launch in launches] == ["shipping", "debug-prefill", "debug-decode"]
+    assert [launch.samples for launch in launches] == [6, 2, 2]
+    commands = [" ".join(row["argv"]) for row in tables(cell)["commands"]]
+    assert ["--plan_path=" in command for command in commands] == [True, False, False]
+
+
+def test_the_operators_of_the_steps_are_compared_on_the_inputs_that_the_device_had(cell: CellResult) -> None:
+    contents = tables(cell)
+    operators = contents["operators"]
+    assert {row["method"] for row in operators} == {"prefill", "decode"}
+    statuses = {row["status"] for row in operators if row["status"] not in ("constant", "unused", "tuple")}
+    assert statuses <= {"compared", "exact", "masked"}
+    if cell.request.scheme.name == "fp16":
+        assert "introduced" not in {row["verdict"] for row in operators}
+    # The budget is that of the results; the states have none.
+    assert {row["output"] for row in contents["budget"]} == {"prefill/logits", "decode/logits"}
+    assert contents["cells"][0]["accuracy_eager"] is not None
+
+
+def test_a_state_has_one_grid_where_it_is_written_and_where_it_is_read(cell: CellResult) -> None:
+    grids = [row for row in tables(cell)["audit"] if row["check"] == "grid of a state"]
+    if cell.request.scheme.name == "fp16":
+        assert grids == []
+        return
+    assert [(row["method"], row["subject"], row["status"]) for row in grids] == [
+        (method, f"{name} as {name} of decode", "met") for method in ("prefill", "decode") for name in ("k_0", "v_0")
+    ]
+
+
+DAMAGE = "        arrays = [tensor.contiguous().numpy() for tensor in answer]\n"
+WRONG_COLUMN = f"{DAMAGE}        if place == (0, 1):\n            arrays[2] = -arrays[2]\n"
+
+
+def test_a_wrong_column_of_the_cache_is_introduced_where_it_is_written_and_inherited_after_it(
+    cell: CellResult, resources: Resources
+) -> None:
+    assert cell.lowered is not None
+    assert cell.bundle is not None
+    source = resources.store.read(cell.bundle.runner).decode()
+    assert DAMAGE in source
+    damaged = resources.store.put_bytes(source.replace(DAMAGE, WRONG_COLUMN).encode())
+    blobs = tuple(damaged if blob == cell.bundle.runner else blob for blob in cell.bundle.blobs)
+    packed = replace(cell.bundle, runner=damaged, blobs=blobs)
+    steps = tables(measured(cell.request, cell.lowered, packed, resources))["steps"]
+    origins = [(row["sample"], row["step"], row["origin"]) for row in steps]
+    assert origins[1:3] == [(0, 1, "introduced"), (0, 2, "inherited")]
+    assert steps[1]["state_introduced_snr_db"] < 10 < steps[4]["state_introduced_snr_db"]
+    # The scores of the next step are wrong, although the device computed them rightly from the cache that it had.
+    assert steps[2]["total_snr_db"] + 5 < steps[2]["introduced_snr_db"]
+
+
+def test_a_recurrent_model_with_one_method_passes_its_state_on(resources: Resources) -> None:
+    ask = request_of(LEAKY, "fp16")
+    lowered = lowered_of(ask, resources)
+    cell = measured(ask, lowered, bundle(lowered, ask.measure, store=resources.store), resources)
+    steps = tables(cell)["steps"]
+    assert [(row["sample"], row["step"], row["method"]) for row in steps] == [(0, step, None) for step in range(20)]
+    assert min(row["introduced_snr_db"] for row in steps) > 45
+    assert {row["token"] for row in steps} == {None}
+    assert judge(cell)[0] == "passed"
+
+
+def test_teacher_forced_steps_read_the_tokens_that_eager_pytorch_chose(resources: Resources) -> None:
+    model = replace(MICRO, driver=DriverConfig(output="logits", input="tokens", tokens="teacher_forced"))
+    tools: dict[str, Any] = {"store": resources.store, "workers": resources.workers}
+    exported: list[ExportedModel] = [export(config, "", **tools) for config in (MICRO, model)]
+    records = [methods_of(record)[1].driven for record in exported]
+    fixed = [tensors_of(record.fixed, resources) for record in records if record]
+    assert "0/1/tokens" not in fixed[0]
+    assert fixed[1]["0/1/tokens"].shape == (1, 1)
+
+
+def tensors_of(blob: Any, resources: Resources) -> dict[str, Any]:
+    from safetensors.numpy import load as load_tensors
+
+    return load_tensors(resources.store.read(blob))
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (
+            replace(LEAKY, states=[StateConfig(output="2", input="state")]),
+            "model.states[0].output=2: forward has the outputs 0, 1",
+        ),
+        (
+            replace(LEAKY, evaluation=DataConfig(source="state_model:sequences", count=1)),
+            (
+                "model.evaluation.source=state_model:sequences: sequence 0, step 0 has the method prefill; "
+                "the model has forward"
+            ),
+        ),
+        (
+            replace(LEAKY, evaluation=DataConfig(source="two_methods_model:images", count=1)),
+            (
+                "model.evaluation.source=two_methods_model:images: sequence 0 is not a mapping with the key 'steps', "
+                "a list of one or more steps"
+            ),
+        ),
+    ],
+)
+def test_a_sequence_that_does_not_fit_the_model_is_one_clear_line(
+    resources: Resources, model: ModelConfig, line: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        export(model, "", store=resources.store, workers=resources.workers)
+    assert str(refused.value) == line
