@@ -1,7 +1,8 @@
 """The overrides of a scheme: which settings an operator gets from them, and which of them contradict each other."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from fnmatch import fnmatchcase
 from typing import Any
 
 from conf.errors import RequestError, printable
@@ -56,7 +57,6 @@ def override_problems(scheme: SchemeConfig) -> Iterator[RequestError]:
         computes = scheme.quant_dtype or scheme.precision.name
         problem = f"only valid for a scheme with quantized activations; this scheme computes in {printable(computes)}"
         yield RequestError(problem, key="scheme.overrides")
-    selected: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for index, override in enumerate(scheme.overrides):
         if not patterns(override):
             problem = f"no pattern; set {' or '.join(PATTERNS)} to select operators"
@@ -65,13 +65,46 @@ def override_problems(scheme: SchemeConfig) -> Iterator[RequestError]:
             problem = f"nothing to change; set at least one of {', '.join(SETTINGS)}"
             yield RequestError(problem, key=f"scheme.overrides[{index}]")
         yield from _dtype_problems(scheme, index, override)
-        selected.setdefault(tuple(patterns(override).items()), []).append(index)
-    for pairs, indices in selected.items():
-        words = ", ".join(f"{name}={printable(pattern)}" for name, pattern in pairs)
+    yield from _conflicts(scheme.overrides)
+
+
+def _conflicts(overrides: Sequence[SchemeOverride]) -> Iterator[RequestError]:
+    """Yield one error per group of overrides that contradict each other at all operators that one of them selects."""
+    found: set[str] = set()
+    for override in overrides:
+        chosen = patterns(override)
+        indices = [index for index, other in enumerate(overrides) if _selects_all_of(patterns(other), chosen)]
+        words = ", ".join(f"{name}={printable(pattern)}" for name, pattern in chosen.items())
         try:
-            merged(scheme.overrides, indices, f"the operators of {words}")
+            merged(overrides, indices, f"the operators of {words}")
         except RequestError as error:
-            yield error
+            if error.key not in found:
+                found.add(error.key or "")
+                yield error
+
+
+def _selects_all_of(wider: Mapping[str, str], chosen: Mapping[str, str]) -> bool:
+    """Return whether patterns are known to match every operator that the patterns `chosen` match. False if unknown."""
+    if not wider or not chosen:
+        return False
+    return wider == chosen or all(
+        kind in chosen and any(_covers(pattern, text) for text in _around(kind, chosen[kind]))
+        for kind, pattern in wider.items()
+    )
+
+
+def _around(kind: str, pattern: str) -> list[str]:
+    """Return the pattern and, of a module, the patterns of the modules around it."""
+    parts = pattern.split(".") if kind == "module" else [pattern]
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+
+
+def _covers(wider: str, pattern: str) -> bool:
+    """Return whether everything that `pattern` matches is known to match `wider` too.
+
+    Only a `*` of `wider` can match a `*` or a `?` of `pattern`, so that it matches what these stand for.
+    """
+    return not {*"?["} & {*wider} and "[" not in pattern and fnmatchcase(pattern, wider)
 
 
 def computed_in(scheme: SchemeConfig) -> set[str | None]:

@@ -97,7 +97,8 @@ class Cells:
         if impossible is not None:
             other = f"not compiled, because it is impossible on {impossible.request.soc.name}: {impossible.impossible}"
             return [CellResult(request=cell.request, impossible=cell.impossible or other) for cell in cells]
-        done = self._run(replace(self._plan, cells=cells))
+        # Every step's overrides are made for the graph; only those of the user may not fit it.
+        done = self._run(replace(self._plan, cells=cells), check_overrides=scheme == self._plan.cells[0].request.scheme)
         self.reused += done.reused
         self.result_names |= done.result_names
         for cell in done.cells:

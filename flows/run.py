@@ -14,6 +14,7 @@ from conf.names import COMPILE_STAGES
 from conf.plan import Plan
 from conf.schema import Request, TrendConfig
 from flows.graph import Codes, Graph, ProgressCallback, Submission, await_result
+from flows.overrides import wrong_overrides
 from flows.resources import Resources
 from flows.runs import results
 from flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_progress
@@ -101,11 +102,15 @@ def command(overrides: Sequence[str], folders: Sequence[Path], *options: str, ve
     return ("qnnsweep", verb, *options, *(f"--config-dir={folder}" for folder in folders), *overrides)
 
 
-def run_cells(plan: Plan, resources: Resources, run_id: str, codes: Codes | None = None) -> CellResults:
-    """Run every possible cell. If a model is wrong, its cells fail, and the other cells run.
+def run_cells(
+    plan: Plan, resources: Resources, run_id: str, codes: Codes | None = None, *, check_overrides: bool = False
+) -> CellResults:
+    """Run every possible cell. If a model or an override is wrong, its cells fail, and the other cells run.
 
     `codes`: the digests of the models' code, which calls for the same run share; see `Graph`.
-    Raises RequestError if every model is wrong, and EnvironmentUnusable if an export raises it twice.
+    `check_overrides`: whether overrides are checked before anything is compiled. The stage `quantize` checks them, too.
+    Raises RequestError if every cell has a wrong model or a wrong override, and EnvironmentUnusable if an export raises
+    it twice.
     """
     make_importable(plan.folders)
     cells_done, callback = CellsDone(plan.cells, create_progress(run_id, len(plan.cells))), on_progress.get()
@@ -116,11 +121,11 @@ def run_cells(plan: Plan, resources: Resources, run_id: str, codes: Codes | None
 
     graph = Graph(resources, update, run_id, codes)
     with die_on_sigterm():
-        cells = _run_graph(plan, graph, cells_done)
+        cells = _run_graph(plan, graph, cells_done, resources if check_overrides else None)
     return CellResults(cells=cells, reused=graph.reused, result_names=graph.result_names)
 
 
-def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone) -> list[CellResult]:
+def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone, for_overrides: Resources | None) -> list[CellResult]:
     # Wait for every export before anything is compiled, because an export detects mistakes in a model's configuration.
     requests = [cell.request for cell in plan.cells if cell.impossible is None and not graph.code_error(cell.request)]
     unreadable = [error for cell in plan.cells if cell.impossible is None and (error := graph.code_error(cell.request))]
@@ -131,8 +136,8 @@ def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone) -> list[CellResu
     errors = [*unreadable, *(error for _, error in _exports(graph, requests))]
     if lasting := [error for error in errors if isinstance(error, EnvironmentUnusable)]:
         raise lasting[0]
-    if (wrong := [error for error in errors if isinstance(error, RequestError)]) and len(wrong) == len(errors):
-        raise wrong[0]
+    if wrong := _reason_to_refuse(graph, requests, unreadable, for_overrides):
+        raise wrong
     submissions = [
         graph.cell(cell.request) if cell.impossible is None and not graph.code_error(cell.request) else {}
         for cell in plan.cells
@@ -154,6 +159,22 @@ def _exports(graph: Graph, requests: Sequence[Request]) -> list[tuple[Submission
     """Wait for the exports of all requests. Return each export with its error, or with None if it has no error."""
     exports = {export.key: export for export in [graph.export(request) for request in requests]}
     return [(export, await_result(export.future)[1]) for export in exports.values()]
+
+
+def _reason_to_refuse(
+    graph: Graph, requests: Sequence[Request], unreadable: Sequence[RequestError], for_overrides: Resources | None
+) -> RequestError | None:
+    """Return the first error if no cell can be compiled, because every cell has a wrong model or a wrong override.
+
+    `requests`: those of the cells whose exports have ended. `unreadable`: the errors of the other cells.
+    """
+    exports = {id(request): await_result(graph.export(request).future) for request in requests}
+    errors = [exports[id(request)][1] for request in requests]
+    if for_overrides is not None:
+        overrides = wrong_overrides(requests, lambda request: exports[id(request)][0], for_overrides)
+        errors = [error or override for error, override in zip(errors, overrides, strict=True)]
+    wrong = [error for error in (*unreadable, *errors) if isinstance(error, RequestError)]
+    return wrong[0] if wrong and len(wrong) == len(unreadable) + len(errors) else None
 
 
 def finish_run(

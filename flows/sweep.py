@@ -34,7 +34,7 @@ def sweep(overrides: list[str], config_dirs: list[str] | None = None) -> results
         run_start = RunStart.now()
         flow_state.tag_request(plan)
         resources = prepare(plan, device_lock=leases.exclusive)
-        done = run_cells(plan, resources, run_start.run_id)
+        done = run_cells(plan, resources, run_start.run_id, check_overrides=True)
         run = run_start.compiled_facts(resources, done.reused, command(overrides, folders))
         result = finish_run(run, done, resources, trend=plan.trend, costs=resources.costs)
         create_artifacts(result, store, plan.prefect.reports_url)

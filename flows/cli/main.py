@@ -131,7 +131,10 @@ def plan(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Also create every model and run it on a sample. Compiles nothing.")
+        bool,
+        typer.Option(
+            "--check", help="Also create every model, run it on a sample, and check overrides. Compiles nothing."
+        ),
     ] = False,
     json_: Json = False,
     debug: Debug = False,
@@ -139,7 +142,7 @@ def plan(
 ) -> None:
     """Show the cells that a run would have, why some are impossible, what is compiled already, and how long it takes.
 
-    Without --check, no code of a model runs.
+    Without --check, no code of a model runs. The overrides of a scheme are checked if a run has exported the model.
     """
     with exit_on_error(debug):
         from conf.load import load
@@ -159,10 +162,12 @@ def plan(
             }
             for number, cell in enumerate(planned.cells)
         ]
-        if check:
-            from flows.cli.check_models import model_errors
+        has_overrides = any(cell.request.scheme.overrides for cell in planned.cells)
+        if check or (has_overrides and Path(planned.artifacts, "results").is_dir()):
+            from flows.cli.check_models import cell_errors, known_override_errors
 
-            for cell, error in zip(cells, model_errors(planned), strict=True):
+            errors = cell_errors(planned) if check else known_override_errors(planned)
+            for cell, error in zip(cells, errors, strict=True):
                 cell["error"] = error
         seconds = expected.seconds if expected else None
         lines = [forecast_line(expected)] if expected else []

@@ -5,7 +5,7 @@ the results of the tasks. The module `upstream` gives a task the results of othe
 """
 
 from tasks.stage.result_cache import RECORDS
-from tasks.stage.task import OnChange, configure_task, is_reused, result_name, stage
+from tasks.stage.task import OnChange, configure_task, is_reused, result_name, stage, stored_result
 from tasks.stage.upstream import Upstream
 
-__all__ = ["RECORDS", "OnChange", "Upstream", "configure_task", "is_reused", "result_name", "stage"]
+__all__ = ["RECORDS", "OnChange", "Upstream", "configure_task", "is_reused", "result_name", "stage", "stored_result"]

@@ -148,6 +148,14 @@ class _CacheKeyStorage(_AtomicFiles):
         return _CachedResult(store, name, _metadata(name), data, record)
 
 
+def read_result(store: Store, name: str, accepts: Accepts | None) -> object | None:
+    """Return the cached result with this name; None if it is missing, damaged or incomplete."""
+    try:
+        return storage_blocks(store, accepts)[0]._read(name).record
+    except (FileNotFoundError, EvidenceError):
+        return None
+
+
 def _metadata(name: str) -> bytes:
     """Return Prefect's metadata of the result with this name."""
     return json.dumps({"storage_key": name, "serializer": RecordSerializer().model_dump(mode="json")}).encode()

@@ -21,7 +21,8 @@ from prefect.context import TaskRunContext
 from prefect.states import Cancelled
 
 from tasks.errors import QnnsweepError
-from tasks.stage.result_cache import RESULT_SUFFIX, Accepts, RecordSerializer, storage_blocks
+from tasks.records import Toolchain
+from tasks.stage.result_cache import RESULT_SUFFIX, Accepts, RecordSerializer, read_result, storage_blocks
 from tasks.stage.task_log import log_failure, log_success
 from tasks.stage.upstream import NotCompleted, Upstream
 from tasks.storage.digest import digest
@@ -128,6 +129,13 @@ def result_name(state: State) -> str | None:
     return None if key is None else Path(key).name  # in stores of earlier versions, a key is an absolute path
 
 
+def stored_result(task: Task[..., R], toolchain: Toolchain | None, *values: Any, store: Store) -> R | None:
+    """Return the cached result of a stage for these positional arguments; None if there is none that can be used."""
+    policy = task.cache_policy
+    assert isinstance(policy, _RecordKey), "only the results of cached stages are stored"
+    return cast("R | None", read_result(store, policy.result_name(values, toolchain), policy.accepts))
+
+
 # Prefect logs four lines per task about hooks. They would hide the other messages.
 logging.getLogger("prefect.task_runs").addFilter(
     lambda record: not record.getMessage().startswith(("Running hook ", "Hook "))
@@ -158,6 +166,9 @@ class _RecordKey(CachePolicy):
             return None
         parameters = inspect.signature(task_ctx.task.fn).parameters.values()
         values = [inputs[parameter.name] for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]
-        selected = values if self.key_inputs is None else self.key_inputs(*values)
-        toolchain = getattr(inputs.get("workers"), "identity", None)
+        return self.result_name(values, getattr(inputs.get("workers"), "identity", None))
+
+    def result_name(self, values: Sequence[Any], toolchain: Toolchain | None) -> str:
+        """Return the name of the result for these positional arguments. `toolchain`: None if the stage uses none."""
+        selected = list(values) if self.key_inputs is None else self.key_inputs(*values)
         return f"{self.stage}-{digest([self.stage, self.version, toolchain, selected])}{RESULT_SUFFIX}"

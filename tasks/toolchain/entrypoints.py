@@ -36,6 +36,13 @@ def check_model(model: ModelConfig) -> None:
     export.check_model(model)
 
 
+def check_overrides(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> None:
+    from tasks.toolchain import quantize
+
+    for method in methods_of(exported):
+        quantize.check_overrides(method.program, scheme, kind, store)
+
+
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
     from tasks.toolchain import quantize
 

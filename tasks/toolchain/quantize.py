@@ -51,6 +51,12 @@ def quantize_methods(
     return [_converted_model(*pair, scheme, store) for pair in zip(methods, prepared, strict=True)]
 
 
+def check_overrides(program: Blob, scheme: SchemeConfig, kind: str, store: Store) -> None:
+    """Raise RequestError if an override of the scheme does not fit the exported program. Nothing is calibrated."""
+    module = load_program(store, program).module()
+    prepare_pt2e(module, backend_of(kind).compiler(scheme, None).quantizer(scheme, module))
+
+
 def _converted_model(
     exported: ExportedModel, prepared: GraphModule, scheme: SchemeConfig, store: Store
 ) -> QuantizedModel:

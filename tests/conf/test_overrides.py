@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from conf.errors import RequestError
 from conf.load import load, shards
-from conf.overrides import PATTERNS, SETTINGS, merged, settings
+from conf.overrides import PATTERNS, SETTINGS, _covers, merged, settings
 from conf.schemes import OverridePrecision, SchemeOverride
 from tests.conf.conftest import Refused
 
@@ -79,7 +80,21 @@ REFUSALS = {
         "scheme.overrides[2].quant_dtype=16a8w: scheme.overrides[0].quant_dtype is 8a4w for the operators of module=a "
         "too; make the two equal, or change a pattern so that only one of them selects it"
     ),
+    "{operator:conv2d,quant_dtype:8a4w},{operator:conv2d,module:b.1,quant_dtype:16a8w}": (
+        "scheme.overrides[1].quant_dtype=16a8w: scheme.overrides[0].quant_dtype is 8a4w for the operators of "
+        "module=b.1, operator=conv2d too; make the two equal, or change a pattern so that only one of them selects it"
+    ),
+    "{module:layers.1.attention,range:[0,6]},{module:'layers.*',precision:cpu}": (
+        "scheme.overrides[0].range=[0.0, 6.0]: only valid for quantized operators, but precision is cpu, for the "
+        "operators of module=layers.1.attention"
+    ),
 }
+ALLOWED = (
+    "{module:layers.1,quant_dtype:8a4w},{module:layers.10,quant_dtype:16a8w}",
+    "{operator:conv2d,quant_dtype:8a4w},{module:b,quant_dtype:16a8w}",  # the module may have no convolution
+    "{operator:conv2d,module:b,quant_dtype:8a4w},{operator:conv2d,quant_dtype:8a4w,per_channel:false}",
+    "{node:'conv?',quant_dtype:8a4w},{node:'c*',module:b,quant_dtype:16a8w}",
+)
 
 
 def test_overrides_can_be_written_in_a_file_and_on_the_command_line(mine: Path, tmp_path: Path) -> None:
@@ -106,6 +121,20 @@ def test_a_scheme_file_is_an_axis_and_a_shard_like_any_other_scheme(mine: Path, 
 @pytest.mark.parametrize(("written", "line"), REFUSALS.items(), ids=lambda _: "")
 def test_a_wrong_override_is_refused_in_one_line(refused: Refused, written: str, line: str) -> None:
     assert refused("scheme=8a8w", f"scheme.overrides=[{written}]") == f"{line} (scheme 8a8w)"
+
+
+@pytest.mark.parametrize("written", ALLOWED, ids=lambda _: "")
+def test_overrides_that_may_select_different_operators_are_planned(mine: Path, written: str) -> None:
+    words = ["model=my_net", "soc=SM8650", "scheme=8a8w", f"scheme.overrides=[{written}]"]
+    assert len(load(words, config_dirs=[mine]).cells[0].request.scheme.overrides) == 2
+
+
+@given(
+    st.text("ab.*?]", min_size=1, max_size=5), st.text("ab.*?[]", min_size=1, max_size=5), st.text("ab.", max_size=5)
+)
+def test_a_pattern_that_covers_another_matches_all_that_the_other_matches(wider: str, other: str, text: str) -> None:
+    if _covers(wider, other) and fnmatchcase(text, other):
+        assert fnmatchcase(text, wider)
 
 
 @pytest.mark.parametrize(("scheme", "computes"), [("fp16", "float16"), ("fp16a8w", "fp16a8w")])
