@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.program import Program
+
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs" / "extending.md"
 KINDS = (
@@ -96,12 +98,15 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-def run(line: str, project: Path) -> subprocess.CompletedProcess[str]:
-    """Run a line of a shell in the copy; `qnnsweep` and `pytest` are those of the copy."""
+def run(line: str, project: Path, server: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a line of a shell in the copy; `qnnsweep` and `pytest` are those of the copy.
+
+    `server`: the variables with the Prefect server of `qnnsweep`. Without one, each of its runs starts a server.
+    """
     programs = project.parent / "bin"
     programs.mkdir(exist_ok=True)
     for name, code in (
-        ("qnnsweep", "from flows.cli.main import main; main()"),
+        ("qnnsweep", f"import os; os.environ |= {server}; from flows.cli.main import main; main()"),
         ("pytest", "import sys, pytest; sys.exit(pytest.main(['-n0', '-q', '-p', 'no:cacheprovider', *sys.argv[1:]]))"),
     ):
         program = programs / name
@@ -129,10 +134,13 @@ def test_there_is_a_recipe_for_every_kind_of_extension() -> None:
 
 
 @pytest.mark.parametrize("title", recipes())
-def test_a_recipe_carried_out_in_a_copy_passes_its_own_checks(title: str, project: Path) -> None:
+def test_a_recipe_carried_out_in_a_copy_passes_its_own_checks(
+    title: str, project: Path, served_program: Program
+) -> None:
     recipe = recipes()[title]
+    server = {name: text for name, text in served_program.environment.items() if name.startswith("PREFECT_API_")}
     recipe.carry_out(project)
     assert recipe.checks
     for line in recipe.checks:
-        done = run(line, project)
+        done = run(line, project, server)
         assert done.returncode == 0, f"{line}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"

@@ -40,11 +40,18 @@ def weight_errors(lowered: LoweredProgram, store: Store, kernels: Kernels) -> We
             continue
         rounded = kernels.call(operator.index, {})
         originals = [floats[name] for name in operator.source_nodes if name in floats]
-        if isinstance(rounded, np.ndarray) and len(originals) == 1 and _is_rounded(rounded, originals[0]):
-            errors[operator.index] = rounded - originals[0]
+        if not isinstance(rounded, np.ndarray) or len(originals) != 1:
+            unknown.append(operator.name)
+        elif _is_rounded(rounded, original := _of_kernel(originals[0], rounded)):
+            errors[operator.index] = rounded - original
         else:
             unknown.append(operator.name)
     return WeightErrors(by_operator=errors, unknown=tuple(unknown))
+
+
+def _of_kernel(original: Array, rounded: Array) -> Array:
+    """Return the weight of a linear layer as the kernel of 1×1 that it is if the layer is compiled as a convolution."""
+    return original.reshape(rounded.shape) if rounded.shape == (*original.shape, 1, 1) else original
 
 
 def _is_rounded(rounded: Array, original: Array) -> bool:

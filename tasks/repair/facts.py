@@ -35,6 +35,8 @@ class OperatorFacts:
     two, so that the values between them are not rounded. It cannot merge them if they have different bits."""
     weights: int
     """The number of elements of the constants that the operator reads."""
+    weight_shape: tuple[int, ...]
+    """The shape of the largest constant that the operator reads. Empty if it reads none."""
     bias_use: BiasUse | None
     """None if the operator has no bias, or if its floats are not known."""
 
@@ -97,6 +99,7 @@ def _facts(
     codes = [part.codes_used for part in parts if part.codes_used is not None]
     masking = {name for row in rows for name in row.masked_by}
     sources = [by_index[index] for index in operator.sources]
+    constants = [source.shape for source in sources if source.constant and source.shape]
     before_clamp = bool(readers) and all(reader.target.startswith(_CLAMPS) for reader in readers)
     before = only_read_here if operator.target.startswith(_CLAMPS) else ()
     return OperatorFacts(
@@ -111,7 +114,8 @@ def _facts(
         before_softmax=any("softmax" in name for name in masking) or any("softmax" in r.target for r in readers),
         before_clamp=before_clamp,
         merged_with=tuple(reader.index for reader in readers) if before_clamp else tuple(before),
-        weights=sum(math.prod(source.shape or (0,)) for source in sources if source.constant),
+        weights=sum(map(math.prod, constants)),
+        weight_shape=max(constants, key=math.prod, default=()),
         bias_use=bias_use,
     )
 

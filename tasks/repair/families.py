@@ -4,6 +4,7 @@ An offer of a family to an operator is the new settings of the operator's node a
 of the operator's error that is left.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,10 @@ _WIDER = {"8a4w": "16a4w", "8a8w": "16a8w"}
 """Per dtype, the dtype with 16-bit activations."""
 _WIDER_LEAVES = 1 / 257**2
 _PER_CHANNEL_LEAVES = 0.25  # a guess: with one scale per channel, most channels have a smaller step
+_BLOCK = 16
+_BLOCKED = ("16a4w",)
+"""The dtypes whose weights can have one scale per block instead of one per channel. Their activations have 16 bits."""
+_BLOCKS_LEAVE = 0.35  # a guess: of normally distributed weights, the largest of a block is 0.6 of that of a channel
 _LEAST_ERROR = "HistogramObserver"  # it searches the range with the smallest squared error
 _LEAST_ERROR_LEAVES = 0.5  # a guess: how much the range shrinks depends on all values, of which only the ends are known
 _UNDO = 0.5  # the cost of removing a setting: the scheme becomes simpler
@@ -48,7 +53,7 @@ class Family:
     """Returns what the change does to an operator; None if the operator cannot be changed in this way."""
     with_readers: bool = False
     """Whether the operators that read a value must change too, because they would round it again."""
-    weight_bits: int = 0
+    weight_bits: float = 0
     """How many bits a weight has more."""
     activation_bits: int = 0
     """How many bits an activation has more."""
@@ -161,7 +166,7 @@ def _scheme_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | No
     coarse = _setting(operator, scheme, "quant_dtype")
     if coarse is None or _FINER.get(coarse, ("",))[0] != scheme.quant_dtype:
         return None
-    return {"quant_dtype": None}, {"weights": 1 / _FINER[coarse][1]}
+    return {"quant_dtype": None, "block_size": None}, {"weights": 1 / _FINER[coarse][1]}
 
 
 def _finer(operator: OperatorFacts, scheme: SchemeConfig, bits: int) -> tuple[str, float] | None:
@@ -172,9 +177,18 @@ def _finer(operator: OperatorFacts, scheme: SchemeConfig, bits: int) -> tuple[st
     return finer, 1 / gain
 
 
+def _block_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
+    """Return the offer of one scale per block. HTP computes convolutions with blocks and larger kernels wrongly."""
+    shape = operator.weight_shape
+    if _dtype(operator, scheme) not in _BLOCKED or len(shape) < 2 or shape[1] % _BLOCK or math.prod(shape[2:]) != 1:
+        return None
+    block = [1, _BLOCK, *shape[2:]]
+    return {"quant_dtype": f"{_dtype(operator, scheme)}_block", "block_size": block}, {"weights": _BLOCKS_LEAVE}
+
+
 def _8_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
     finer = _finer(operator, scheme, 8)
-    return None if finer is None else ({"quant_dtype": finer[0]}, {"weights": finer[1]})
+    return None if finer is None else ({"quant_dtype": finer[0], "block_size": None}, {"weights": finer[1]})
 
 
 def _16_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
@@ -213,6 +227,14 @@ def _clamp_grid(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
     return {"share_clamp": True, "observer": None, "symmetric": None}, {"clipping": 0.0, **_of_steps(operator, 0.0)}
 
 
+def _as_conv2d(operator: OperatorFacts, scheme: SchemeConfig) -> Offer | None:
+    if not operator.operator.target.startswith(_LINEARS) or operator.operator.subgraph is None:
+        return None
+    if _setting(operator, scheme, "as_conv2d") or _setting(operator, scheme, "precision") is not None:
+        return None
+    return {"as_conv2d": True}, {"device": _OTHER_FORM_LEAVES}
+
+
 def _on(precision: OverridePrecision) -> OfferOf:
     left = 0.0 if precision is OverridePrecision.cpu else _FLOAT_LEAVES
     causes: tuple[Cause, ...] = ("weights", "device")
@@ -225,6 +247,8 @@ def _on(precision: OverridePrecision) -> OfferOf:
     return offer
 
 
+_LINEARS = "aten.linear"
+_OTHER_FORM_LEAVES = 0.5  # a guess: whether another kernel computes the same is not known before it is measured
 _CALIBRATED, _CLAMP, _FLOAT = "the calibrated range", "the grid of the clamp", "16-bit float"
 FAMILIES = (
     Family(cause="clipping", change=_CALIBRATED, offer=_calibrated(_holds_values), cost=_UNDO),
@@ -239,6 +263,7 @@ FAMILIES = (
     Family(cause="resolution", change="the range with the least error", offer=_least_error, cost=10.0),
     Family(cause="weights", change="the scheme's weights", offer=_scheme_weights, weight_bits=4, cost=_UNDO),
     Family(cause="weights", change="one scale per channel", offer=_per_channel),
+    Family(cause="weights", change="one scale per block of weights", offer=_block_weights, weight_bits=4 / _BLOCK),
     Family(cause="weights", change="8-bit weights", offer=_8_bit_weights, weight_bits=4),
     Family(cause="weights", change="16-bit weights", offer=_16_bit_weights, weight_bits=8, activation_bits=8),
     Family(
@@ -249,6 +274,7 @@ FAMILIES = (
         activation_bits=8,
         operator_cost=0.5,
     ),
+    Family(cause="device", change="the form of a convolution", offer=_as_conv2d, cost=10.0),
     Family(cause="device", change=_FLOAT, offer=_on(OverridePrecision.float16), activation_bits=8, operator_cost=0.5),
     Family(cause="device", change="the CPU", offer=_on(OverridePrecision.cpu), activation_bits=24, operator_cost=2.0),
 )

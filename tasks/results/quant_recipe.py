@@ -6,17 +6,21 @@ from typing import Any
 
 from conf.schemes import SchemeConfig, SchemeOverride
 
-_SETTINGS = ("quant_dtype", "observer", "symmetric", "per_channel", "range")
+_SETTINGS = ("quant_dtype", "observer", "symmetric", "per_channel", "block_size", "range")
 """The settings of an override that a recipe can have, if the override selects a single node."""
 
 _TEXT = '''\
 """{title}
 
-usage:
+With `make_quantizer`:
     quantizer = make_quantizer()
     quantizer.set_recipe(recipe())
+
+With ExecuTorch's llama script, in the configuration of the model in oss_scripts/llama/__init__.py:
+    quant_recipe = llama_recipe()
 """
 
+import copy
 import dataclasses
 
 import torch
@@ -39,7 +43,7 @@ class NodeStrategy(QuantizationStrategy):
         symmetric = settings["symmetric"]
         granularity = QuantGranularity.PER_TENSOR
         super().__init__(dtype, False, granularity, observer, symmetric, {{}}, "", 0 if name is None else 1)
-        self.name = name
+        self.name, self.settings = name, settings
         per_channel = {{f"is_{{kind}}_per_channel": settings[f"per_channel_{{kind}}"] for kind in KINDS}}
         self.quant_config = ModuleQConfig(
             quant_dtype=dtype, act_observer=observer, act_symmetric=symmetric, **per_channel
@@ -51,9 +55,21 @@ class NodeStrategy(QuantizationStrategy):
     def get_quant_config(self, node):
         if not self._matches(node):
             return None
-        axis = self.quant_config.use_per_channel_weight_quant_ops.get(node.target)
-        config = self.quant_config
+        config, block = self.quant_config, self._block(node)
+        if block is not None:
+            blocks = copy.deepcopy(config.per_block_quant_config_list[config.op_axis_dict[node.target]])
+            blocks.block_size = tuple(block)
+            return blocks
+        axis = config.use_per_channel_weight_quant_ops.get(node.target)
         return config.quant_config if axis is None else config.per_channel_quant_config_list[axis]
+
+    def _block(self, node):
+        """Return the shape of the blocks of the node's weight, whose number of input channels it must divide."""
+        if self.settings["quant_dtype"] != "16a4w_block" or node.target not in self.quant_config.op_axis_dict:
+            return None
+        kind, shape = node.target.__name__.split(".")[0], node.args[1].meta["val"].shape
+        block = self.settings.get("block_size") or self.settings["block_sizes"].get(kind)
+        return block if block and len(block) == len(shape) and shape[1] % block[1] == 0 else None
 
 
 KINDS = ("conv", "linear", "embedding")
@@ -69,6 +85,21 @@ def recipe():
         built._strategies.append(NodeStrategy(name, scheme | node | per_channel))
     built.custom_quant_annotations = [fix_ranges, fit_biases]
     return built
+
+
+def llama_recipe():
+    """Return the class that the llama script creates for a model."""
+    from executorch.examples.qualcomm.oss_scripts.llama.static_llm_quant_recipe import StaticLLMQuantRecipe
+
+    class Recipe(StaticLLMQuantRecipe):
+        default_quant_dtype = QuantDtype[f"use_{{SCHEME['quant_dtype']}}"]
+
+        def __init__(self, verbose=False):
+            super().__init__()
+            self.recipe = recipe()
+            self.recipe.verbose = verbose
+
+    return Recipe
 
 
 def fix_ranges(graph_module):
@@ -125,6 +156,7 @@ def quant_recipe(scheme: SchemeConfig, title: str) -> str:
         "per_channel_conv": scheme.per_channel_conv,
         "per_channel_linear": scheme.per_channel_linear,
         "per_channel_embedding": scheme.per_channel_embedding,
+        "block_sizes": scheme.block_size,
     }
     nodes = {override.node: _settings(override) for override in scheme.overrides if _is_expressible(override)}
     text = _TEXT.format(title=title, scheme=_literal(defaults), nodes=_literal(nodes))
@@ -133,7 +165,7 @@ def quant_recipe(scheme: SchemeConfig, title: str) -> str:
 
 def _is_expressible(override: SchemeOverride) -> bool:
     selects_a_node = override.node is not None and override.module is None and override.operator is None
-    others = (override.precision, override.block_size, override.share_clamp)
+    others = (override.precision, override.share_clamp, override.as_conv2d)
     return selects_a_node and not set("*?[") & set(override.node or "") and all(other is None for other in others)
 
 

@@ -171,6 +171,7 @@ VALUES = {
     "per_channel": st.booleans(),
     "block_size": st.sampled_from([[1, 16], [1, 32]]),
     "share_clamp": st.booleans(),
+    "as_conv2d": st.booleans(),
 }
 
 

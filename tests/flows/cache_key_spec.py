@@ -99,6 +99,7 @@ REQUEST = (
             ("per_channel", False),
             ("block_size", [1, 16]),
             ("share_clamp", True),
+            ("as_conv2d", True),
         )
     ),
     same("soc.name", "SM8550", LOWER_ON, "the target of the compiler, not of the quantizer"),

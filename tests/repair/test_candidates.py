@@ -171,6 +171,38 @@ def test_weights_with_more_bits_are_limited_by_the_size_of_the_program() -> None
 
 
 @pytest.mark.parametrize(
+    ("shape", "block"),
+    [((10, 512), [1, 16]), ((64, 32, 1, 1), [1, 16, 1, 1]), ((64, 32, 3, 3), None), ((10, 100), None)],
+    ids=["linear", "1x1", "3x3, which the device computes wrongly", "not a multiple of the block"],
+)
+def test_weights_of_4_bits_can_have_one_scale_per_block(shape: tuple[int, ...], block: list[int] | None) -> None:
+    name = "quantized_decomposed.dequantize_per_channel.default"
+    operators = [
+        operator("weight", name, None, shape=shape, constant=True),
+        operator("conv", CONVOLUTION, sources=(0,)),
+    ]
+    comparison, lowered = cell(operators, {("weights", "conv"): 0.9})
+    for dtype, is_offered in (("16a4w", block is not None), ("16a8w", False)):
+        offered = [new for new in candidates(comparison, lowered, scheme(dtype)) if "per block" in new.change]
+        override = SchemeOverride(node="node_conv", quant_dtype="16a4w_block", block_size=block)
+        assert [new.scheme.overrides for new in offered] == [[override]] * is_offered
+    # The weights of a program whose blocks do not suffice get 8 bits, and no blocks.
+    blocked = scheme("16a4w", SchemeOverride(node="node_conv", quant_dtype="16a4w_block", block_size=[1, 16]))
+    (finer,) = (new for new in candidates(comparison, lowered, blocked) if new.change == "8-bit weights")
+    assert finer.scheme.overrides == [SchemeOverride(node="node_conv", quant_dtype="16a8w")]
+
+
+def test_a_linear_layer_that_the_device_computes_differently_can_have_the_form_of_a_convolution() -> None:
+    operators = [operator("head", "aten.linear.default", subgraph=0), operator("conv", CONVOLUTION, subgraph=0)]
+    comparison, lowered = cell(operators, {("device", "head"): 0.5, ("device", "conv"): 0.4})
+    (offered,) = (new for new in candidates(comparison, lowered, scheme("8a8w")) if "form" in new.change)
+    assert (offered.description, offered.scheme.overrides) == (
+        "the form of a convolution for the linear layer layers.head",
+        [SchemeOverride(node="node_head", as_conv2d=True)],
+    )
+
+
+@pytest.mark.parametrize(
     ("per_channel", "per_tensor", "override", "gain_db"),
     [
         (0.9, 0.1, {"quant_dtype": "16a16w"}, 10.0),

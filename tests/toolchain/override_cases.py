@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from conf.errors import RequestError
 from conf.schemes import SchemeConfig, SchemeOverride
@@ -17,6 +17,7 @@ from tasks.records import ExportedModel
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.overridden import overrides_of, select
+from tasks.toolchain.reference.graph import target_name
 from tasks.toolchain.saved_program import load_program
 
 PATHS = ("", "layers.0", "layers.1", "layers.1.attention", "layers.10", "head")
@@ -100,3 +101,21 @@ def is_inside(path: str, pattern: str) -> bool:
 
 def check_selection() -> None:
     _selects_what_all_patterns_match()
+
+
+def called_with_one_layer_as_conv2d() -> list[tuple[str, str]]:
+    """Return the operators with weights, and their modules, of three linear layers of which one is a convolution."""
+    from tasks.toolchain.edge import edge_program
+
+    layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3))).eval()
+    override = SchemeOverride(module="1", as_conv2d=True)
+    compiler = backend_of("qnn").compiler(SchemeConfig(name="x", quant_dtype="8a8w", overrides=[override]), None)
+    sample = (torch.randn(1, 8),)
+    module = torch.export.export(layers, sample, strict=True).module()
+    prepared = prepare_pt2e(module, compiler.quantizer(compiler._scheme, module))
+    prepared(*sample)
+    converted = torch.export.export(convert_pt2e(prepared), sample, strict=True)
+    graph = edge_program(compiler, converted).exported_program().graph
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    named = [(target_name(node.target), [*node.meta["nn_module_stack"].values()][-1][0]) for node in nodes]
+    return sorted((name, path) for name, path in named if "linear" in name or "convolution" in name)

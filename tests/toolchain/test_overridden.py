@@ -30,7 +30,10 @@ MIXED = (
     "scheme.overrides=[{module:features.0,share_clamp:true},{module:features.3,quant_dtype:16a8w},"
     "{node:linear,quant_dtype:8a4w,range:[-40,40],symmetric:true}]"
 )
-ELSEWHERE = "scheme.overrides=[{module:features.0,precision:float16},{module:features.3,precision:cpu}]"
+ELSEWHERE = (
+    "scheme.overrides=[{module:features.0,precision:float16},{module:features.3,precision:cpu},"
+    "{operator:linear,as_conv2d:true}]"
+)
 
 
 class Measured(NamedTuple):
@@ -164,6 +167,34 @@ def test_a_float_and_a_cpu_operator_are_outside_the_quantized_graphs(elsewhere: 
     assert messages == ["aten_convolution_default_1: the scheme's overrides keep it on the CPU"]
 
 
+def test_a_linear_layer_that_is_compiled_as_a_convolution_has_the_weights_and_the_grid_that_it_had(
+    elsewhere: Measured, lowered: LoweredProgram
+) -> None:
+    (linear,) = (operator for operator in lowered.operators if operator.name == "aten_linear_default")
+    convolution = elsewhere.operator("aten_convolution_default_2")
+    assert "aten_linear_default" not in {operator.name for operator in elsewhere.lowered.operators}
+    assert (convolution.module_path, convolution.shape, convolution.overrides) == (
+        linear.module_path,
+        (1, 10, 1, 1),
+        (2,),
+    )
+    ours, theirs = convolution.quantization, linear.quantization
+    assert ours is not None
+    assert theirs is not None
+    assert ours.scale == pytest.approx(theirs.scale, rel=0.2)  # of more calibration samples
+    by_index = {operator.index: operator for operator in elsewhere.lowered.operators}
+    assert [by_index[index].shape for index in convolution.sources] == [(1, 512, 1, 1), (10, 512, 1, 1), (10,)]
+
+
+def test_only_the_selected_linear_layers_become_convolutions(resources: Resources) -> None:
+    called = resources.workers.call("quantize", override_cases.called_with_one_layer_as_conv2d)
+    assert called.value == [
+        ("aten.convolution.default", "1"),
+        ("aten.linear.default", "0"),
+        ("aten.linear.default", "2"),
+    ]
+
+
 @pytest.mark.parametrize("cell", ["mixed", "elsewhere"])
 def test_a_cell_with_overrides_is_compared_like_any_other(cell: str, request: pytest.FixtureRequest) -> None:
     """No operator introduces an error, and the sum of the budget's shares is the error of the final outputs."""
@@ -200,6 +231,10 @@ NEAREST = {
     "{operator:linear,share_clamp:true}": (
         "scheme.overrides[0].share_clamp=True: has no effect on the selected operators (linear): no result is read by "
         "a clamp alone; clamps are relu, relu6, hardtanh, clamp, clamp_min, clamp_max"
+    ),
+    "{operator:relu,as_conv2d:true}": (
+        "scheme.overrides[0].as_conv2d=True: has no effect on the selected operators (relu, relu_1): none is a linear "
+        "layer"
     ),
     "{operator:linear,quant_dtype:16a4w_block,block_size:[1,7]}": (
         "scheme.overrides[0].block_size=[1, 7]: has no effect on the selected operators (linear): "

@@ -14,6 +14,8 @@ from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.saved_program import load_program
 from tasks.toolchain.tensors import read_samples
 
+import llama_script  # isort: skip
+
 if TYPE_CHECKING:
     from flows.resources import Resources
 
@@ -31,6 +33,7 @@ OVERRIDES = {
     "weights": (SchemeOverride(node="input_1", quant_dtype="8a4w"),),
     "range": (SchemeOverride(node="input_3", range=[0.0, 1.5]),),
     "16-bit weights with one scale": (SchemeOverride(node="input_1", quant_dtype="16a16w", per_channel=False),),
+    "blocks": (SchemeOverride(node="res", quant_dtype="16a4w_block", block_size=[1, 16]),),
     "activations and a symmetric range": (
         SchemeOverride(node="res", quant_dtype="16a8w", symmetric=True),
         SchemeOverride(node="input_4", range=[-3.0, 3.0], per_channel=False),
@@ -38,14 +41,20 @@ OVERRIDES = {
 }
 
 
-@pytest.mark.parametrize("overrides", OVERRIDES.values(), ids=OVERRIDES)
+BLOCKS = SchemeConfig(
+    name="16a4w_block", quant_dtype="16a4w_block", block_size={"conv2d": [1, 16, 1, 1], "linear": [1, 16]}
+)
+SCHEMES = {name: scheme(*overrides) for name, overrides in OVERRIDES.items()} | {"blocks of all weights": BLOCKS}
+
+
+@pytest.mark.parametrize("asked", SCHEMES.values(), ids=SCHEMES)
 def test_a_recipe_quantizes_as_the_scheme_does(
-    overrides: tuple[SchemeOverride, ...], lowered: LoweredProgram, resources: Resources
+    asked: SchemeConfig, lowered: LoweredProgram, resources: Resources
 ) -> None:
     from executorch.backends.qualcomm.export_utils import make_quantizer
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    exported, asked = lowered.quantized.exported, scheme(*overrides)
+    exported = lowered.quantized.exported
     assert exported.calibration is not None
     samples = read_samples(resources.store, exported.calibration, ["image"], SAMPLES)
     written: dict[str, Any] = {}
@@ -64,10 +73,31 @@ def test_a_recipe_quantizes_as_the_scheme_does(
     module = load_program(resources.store, exported.program).module()
     of_scheme = answers(backend_of("qnn").compiler(asked, None).quantizer(asked, module))
     assert all(map(torch.equal, answers(by_recipe), of_scheme))
-    if overrides:
-        plain = scheme()
+    if asked != (plain := scheme()):
         unlike = answers(backend_of("qnn").compiler(plain, None).quantizer(plain, module))
-        assert not all(map(torch.equal, of_scheme, unlike)), "the overrides have an effect"
+        assert not all(map(torch.equal, of_scheme, unlike)), "the scheme has an effect"
+
+
+def test_a_recipe_quantizes_in_the_llama_script_of_executorch(resources: Resources) -> None:
+    overrides = (
+        SchemeOverride(node="conv2d_2", quant_dtype="16a4w"),
+        SchemeOverride(node="conv2d_3", quant_dtype="16a4w_block", block_size=[1, 16, 1, 1]),
+        SchemeOverride(node="add", range=[-8.0, 8.0]),
+    )
+    asked = SchemeConfig(name="16a8w", quant_dtype="16a8w", overrides=[*overrides])
+    written = quant_recipe(asked, "A recipe of a test.")
+    weights = resources.workers.call("quantize", llama_script.quantized_weights, written).value
+    per_channel, bits_8, bits_4 = "per channel", 254, 14
+    assert [(weight.module, weight.scales, weight.steps) for weight in weights] == [
+        ("conv", per_channel, bits_8),
+        ("w1_conv", per_channel, bits_8),
+        ("w2_conv", per_channel, bits_8),
+        ("w3_conv", per_channel, bits_8),
+        ("wk_conv", per_channel, bits_8),
+        ("wo_conv", "per block", bits_4),
+        ("wq_conv", per_channel, bits_8),
+        ("wv_conv", per_channel, bits_4),
+    ]
 
 
 def test_what_a_recipe_cannot_express_is_a_comment() -> None:

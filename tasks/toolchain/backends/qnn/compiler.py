@@ -36,6 +36,7 @@ from tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
 from tasks.toolchain.backends.qnn.elements import needs_floats
 from tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
+from tasks.toolchain.backends.qnn.linears import only_selected
 from tasks.toolchain.backends.qnn.quantizer import quantizer_of
 from tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators
 from tasks.toolchain.export import dtype_name
@@ -65,7 +66,11 @@ class QnnCompiler(Compiler):
 
     def before_edge(self, program: ExportedProgram) -> tuple[ExportedProgram, Sequence[Any] | None]:
         program = self._passes().transform_for_export_pipeline(program)
-        return program, self._passes().get_to_edge_transform_passes(program, skip_node_op_set=skipped_operators())
+        converts = any(override.as_conv2d for override in self._scheme.overrides)
+        passes = self._passes().get_to_edge_transform_passes(
+            program, skip_node_op_set=skipped_operators(), convert_linear_to_conv2d=converts
+        )
+        return program, [only_selected(entry, self._scheme.overrides) for entry in passes]
 
     def compile_config(self) -> EdgeCompileConfig:
         return qnn_edge_config()

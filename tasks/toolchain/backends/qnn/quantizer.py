@@ -32,6 +32,7 @@ _MOST_NAMES = 6
 _RELUS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
 _CLAMPS = (*_RELUS, "hardtanh", "clamp", "clamp_min", "clamp_max")
 _NO_BLOCKS = "the number of input channels of no weight is a multiple of the block's, or the shapes differ in rank"
+_FALSE_IS_NO_CHANGE = ("share_clamp", "as_conv2d")
 _NOT_QUANTIZED = "ExecuTorch quantizes none of their results"
 Limits = tuple[float | None, float | None]
 
@@ -165,7 +166,7 @@ class OverridingQuantizer(Quantizer):
             for name, reason, has_effect in _EFFECTS:
                 asked = getattr(override, name)
                 ineffective = asked is not None and not any(map(has_effect, nodes))
-                if ineffective and (name != "share_clamp" or asked):
+                if ineffective and (name not in _FALSE_IS_NO_CHANGE or asked):
                     raise _no_effect(index, name, asked, nodes, reason)
             if override.block_size is not None and blocks.isdisjoint(nodes):
                 raise _no_effect(index, "block_size", override.block_size, nodes, _NO_BLOCKS)
@@ -304,5 +305,6 @@ _EFFECTS: tuple[tuple[str, str, Callable[[Node], bool]], ...] = (
         f"no result is read by a clamp alone; clamps are {', '.join(_CLAMPS)}",
         lambda node: bool(clamp_of(node)),
     ),
+    ("as_conv2d", "none is a linear layer", lambda node: operator_type(node) == "linear"),
 )
 """Settings, the reason why they can have no effect, and a function that returns whether they affect an operator."""
