@@ -70,7 +70,7 @@ def override_problems(scheme: SchemeConfig) -> Iterator[RequestError]:
 
 def _conflicts(overrides: Sequence[SchemeOverride]) -> Iterator[RequestError]:
     """Yield one error per group of overrides that contradict each other at all operators that one of them selects."""
-    found: set[str] = set()
+    yielded: set[str] = set()
     for override in overrides:
         chosen = patterns(override)
         indices = [index for index, other in enumerate(overrides) if _selects_all_of(patterns(other), chosen)]
@@ -78,8 +78,8 @@ def _conflicts(overrides: Sequence[SchemeOverride]) -> Iterator[RequestError]:
         try:
             merged(overrides, indices, f"the operators of {words}")
         except RequestError as error:
-            if error.key not in found:
-                found.add(error.key or "")
+            if error.key not in yielded:
+                yielded.add(error.key or "")
                 yield error
 
 

@@ -52,8 +52,8 @@ def _override_errors(
     plan: Plan, resources: Resources, export: Callable[[Request], ExportedModel | None]
 ) -> Sequence[str | None]:
     errors = iter(wrong_overrides([cell.request for cell in plan.cells if not cell.impossible], export, resources))
-    found = [None if cell.impossible else next(errors) for cell in plan.cells]
-    return [None if error is None else str(error) for error in found]
+    of_cells = [None if cell.impossible else next(errors) for cell in plan.cells]
+    return [None if error is None else str(error) for error in of_cells]
 
 
 def _error(model: ModelConfig, workers: WorkerPool) -> str | None:

@@ -45,7 +45,7 @@ class _Finder:
 
 
 @dataclass(frozen=True)
-class Weight:
+class QuantizedWeight:
     """A quantized weight of the decoder that the script has quantized."""
 
     module: str
@@ -54,7 +54,7 @@ class Weight:
     steps: int
 
 
-def quantized_weights(recipe: str) -> list[Weight]:
+def quantized_weights(recipe: str) -> list[QuantizedWeight]:
     """Quantize a decoder as the script does, with the class that a recipe's file gives it. Return its weights."""
     sys.meta_path.append(_Finder())  # type: ignore[arg-type]
     torchvision()  # before the script imports it: see `tasks.models.torchvision_import`
@@ -100,9 +100,10 @@ def _is_weight(node: torch.fx.Node) -> bool:
     return rounded and any("conv2d" in str(user.target) and user.args[1] is node for user in node.users)
 
 
-def _weight(node: torch.fx.Node) -> Weight:
+def _weight(node: torch.fx.Node) -> QuantizedWeight:
     (convolution,) = node.users
     *_, (path, _) = convolution.meta["nn_module_stack"].values()
     per_block = ".dequantize_affine" in str(node.target)
     least, most = node.args[5:7] if per_block else node.args[4:6]
-    return Weight(path.rpartition(".")[2], "per block" if per_block else "per channel", int(most) - int(least))  # type: ignore[call-overload]
+    scales = "per block" if per_block else "per channel"
+    return QuantizedWeight(path.rpartition(".")[2], scales, int(most) - int(least))  # type: ignore[call-overload]
