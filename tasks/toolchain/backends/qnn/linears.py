@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 from conf.schemes import SchemeOverride
 from tasks.toolchain.overridden import overrides_of
 
-_LINEAR = ops.edge.aten.linear.default
+_LINEAR = ops.edge.aten.linear.default  # type: ignore[attr-defined]
 
 
 def only_selected(entry: Callable[..., Any], overrides: Sequence[SchemeOverride]) -> Callable[..., Any]:
