@@ -23,6 +23,7 @@ _MOST_OPERATORS = 64
 _LEAST_ENERGY = 1e-4  # the part of the error below which an operator is left out
 _COST_OF_SIZE = 20.0  # of a program that is twice as large
 _COST_OF_ACTIVATIONS = 5.0  # of activations that are twice as large, which the cycles follow
+_COST_OF_SAMPLES = 0.5  # less than that of an override: the scheme does not grow
 _BITS_PER_BYTE = 8
 
 
@@ -128,7 +129,7 @@ class _Search:
                 where=self._where(names),
                 scheme=replace(self._scheme, calibration_samples=samples),
                 predicted_db=predicted,
-                cost=1.0,
+                cost=_COST_OF_SAMPLES,
             )
 
     def _removed(self, name: str, offer: Offer) -> float:

@@ -17,7 +17,6 @@ from tasks.records import ExportedModel
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.overridden import overrides_of, select
-from tasks.toolchain.reference.graph import target_name
 from tasks.toolchain.saved_program import load_program
 
 PATHS = ("", "layers.0", "layers.1", "layers.1.attention", "layers.10", "head")
@@ -106,6 +105,7 @@ def check_selection() -> None:
 def called_with_one_layer_as_conv2d() -> list[tuple[str, str]]:
     """Return the operators with weights, and their modules, of three linear layers of which one is a convolution."""
     from tasks.toolchain.edge import edge_program
+    from tasks.toolchain.reference.graph import target_name
 
     layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3))).eval()
     override = SchemeOverride(module="1", as_conv2d=True)
@@ -117,5 +117,5 @@ def called_with_one_layer_as_conv2d() -> list[tuple[str, str]]:
     converted = torch.export.export(convert_pt2e(prepared), sample, strict=True)
     graph = edge_program(compiler, converted).exported_program().graph
     nodes = [node for node in graph.nodes if node.op == "call_function"]
-    named = [(target_name(node.target), [*node.meta["nn_module_stack"].values()][-1][0]) for node in nodes]
-    return sorted((name, path) for name, path in named if "linear" in name or "convolution" in name)
+    layers_called = [node for node in nodes if target_name(node.target).startswith(("aten.linear", "aten.convolution"))]
+    return sorted((target_name(node.target), [*node.meta["nn_module_stack"].values()][-1][0]) for node in layers_called)
