@@ -40,6 +40,7 @@ LONG_FILES = (
     "flows/test_references.py",
     "flows/test_inspector_doc.py",
     "flows/test_repair.py",
+    "flows/test_toolchains.py",
     "toolchain/test_faults.py",
     "test_extending.py",
     "report/test_page.py",
