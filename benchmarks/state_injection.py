@@ -1,4 +1,4 @@
-"""How many faults of a model with states are named: python -m benchmarks.state_injection [--count 30] [KIND …].
+"""How many faults of a model with states are named: python benchmarks/state_injection.py [--count 30] [KIND …].
 
 Every fault is put into a real program or into the loop on the device, and everything is executed in the simulator:
 
@@ -40,7 +40,7 @@ from tasks.records import Bundle, Comparison, LoweredProgram, StepComparison
 from tasks.records.methods import methods_of, of_methods
 
 HERE = Path(__file__).parents[1]
-sys.path.append(str(HERE / "tests" / "toolchain"))
+sys.path += [str(HERE), str(HERE / "tests" / "toolchain"), str(HERE / "benchmarks")]
 
 _ANSWER = "        arrays = [tensor.contiguous().numpy() for tensor in answer]\n"
 _TENSORS = "        tensors = [torch.from_numpy(array) for array in inputs]\n"
@@ -123,9 +123,7 @@ def weight(bench: Bench, chance: random.Random) -> tuple[str, bool]:
     model = bench.model
     assert model.methods is not None
     arguments: dict[str, Any] = {"damaged": name, "seed": chance.randrange(1000)}
-    decode = replace(
-        model.methods[1], factory="benchmarks.state_injection:damaged", arguments={"tokens": 1, **arguments}
-    )
+    decode = replace(model.methods[1], factory="state_injection:damaged", arguments={"tokens": 1, **arguments})
     bad = methods_of(bench.compiled(replace(model, methods=[model.methods[0], decode])))
     good = methods_of(bench.lowered)
     lowered = of_methods(
@@ -197,7 +195,7 @@ def _resources() -> Iterator[Resources]:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.state_injection", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python benchmarks/state_injection.py", description=__doc__)
     parser.add_argument("kinds", nargs="*", choices=[[], *KINDS], default=[])
     parser.add_argument("--count", type=int, default=30)
     options = parser.parse_args(argv)

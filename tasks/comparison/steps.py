@@ -5,14 +5,15 @@ device. Eager PyTorch computes each step again from these inputs. Runs in a work
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from tasks.comparison.same_tokens import Read, other_methods
 from tasks.errors import EvidenceError
 from tasks.numerics.dequantize import quantize
 from tasks.numerics.metrics import snr_db
@@ -74,8 +75,14 @@ def compare_steps(
         method.confirm_inputs([device[place].inputs for place in positions])
         after = frozenset(sample for sample, place in enumerate(positions) if place in diverged)
         steps.append(DeviceSteps(outputs=outputs, diverged=after))
+    others = other_methods(sequences.read_tokens(device), driven.links)
     return steps, tuple(
-        sequences.compared(place, device[place], eager[place], stepped[place], place in diverged) for place in device
+        replace(
+            sequences.compared(place, device[place], eager[place], stepped[place], place in diverged),
+            other_method_differing=others[place].differing if place in others else None,
+            other_method_snr_db=others[place].snr_db if place in others else None,
+        )
+        for place in device
     )
 
 
@@ -91,6 +98,7 @@ class _Method:
         self.driven: Driven = self.exported.driven
         self.device: Mapping[str, Array] = load(store.read(capture.outputs))
         self.eager: Mapping[str, Array] = load(store.read(self.exported.outputs_eager))
+        self.debug: Mapping[str, Array] = load(store.read(capture.outputs_debug)) if capture.outputs_debug else {}
         self.inputs: Mapping[str, Array] = load(store.read(capture.inputs)) if capture.inputs else {}
         self.run: Callable[[Sequence[Array]], list[Array]] = exported_function(self.exported, store)
         self.sample = {(place.sequence, place.step): sample for sample, place in enumerate(self.driven.positions)}
@@ -160,6 +168,15 @@ class _Sequences:
                 differs.add(sequence)
         return after
 
+    def read_tokens(self, steps: Mapping[Place, _Step]) -> Iterator[Read]:
+        """Yield every step with the tokens that it read, if the model has a driver."""
+        for place, step in steps.items():
+            planned = self._plan["sequences"][place[0]][place[1]]
+            index = self._token["input"].get(planned["method"]) if self._token else None
+            if index is not None:
+                tokens = step.inputs[index].reshape(-1)[: planned["keep"]].tolist()
+                yield place, planned["method"], tokens, step.outputs, planned["keep"]
+
     def _reads_token(self, sequence: int, number: int) -> bool:
         step = self._plan["sequences"][sequence][number]
         index = self._token["input"].get(step["method"]) if self._token else None
@@ -186,6 +203,7 @@ class _Sequences:
         state_introduced = _lowest(states[0], states[2])
         state_inherited = None if diverged else _lowest(states[2], states[1])
         sample = method.sample[place]
+        debug = method.debug.get(tensor_key(sample, result))
         return StepComparison(
             sample=place[0],
             sample_name=self._driven.names[place[0]],
@@ -206,6 +224,7 @@ class _Sequences:
             state_introduced_snr_db=state_introduced,
             origin=_origin(diverged, (total, introduced, inherited), (state_total, state_introduced, state_inherited)),
             at_ends=_at_ends(method, device.outputs, [*written]),
+            debug_introduced_snr_db=None if debug is None else snr_db(_rows(debug, rows), values[2]),
         )
 
 

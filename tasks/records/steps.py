@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tasks.records.hints import Decibels
+from tasks.records.hints import Decibels, Share
 from tasks.records.vocabulary import StepOrigin
 
 
@@ -58,3 +58,11 @@ class StepComparison:
     at_ends: float | None
     """Share of the elements of the step's states that are at an end of their grid: a wider range may have been cut.
     Null without a grid."""
+    other_method_differing: Share | None = None
+    """Share of the elements of the new columns of the states that differ from those that another method wrote after the
+    same tokens, such as a prefill instead of decode steps; null if no other method did."""
+    other_method_snr_db: Decibels | None = None
+    """Lowest SNR of these columns against those of the other method; null if there are none, or if all are equal."""
+    debug_introduced_snr_db: Decibels | None = None
+    """`introduced_snr_db` of the debug program on the same inputs; null for a step that was not captured. Where it is
+    much higher, the error comes from what the compiler fuses in the shipping program, and no operator shows it."""

@@ -90,6 +90,7 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("total dB", "total_snr_db", "db"),
         View("introduced dB", "introduced_snr_db", "db"),
         View("inherited dB", "inherited_snr_db", "db"),
+        View("introduced in the debug program dB", "debug_introduced_snr_db", "db"),
         View("states introduced dB", "state_introduced_snr_db", "db"),
         View("token", "token", "whole", if_it_varies=True),
         View("token eager", "token_reference", "whole", if_it_varies=True),
@@ -99,6 +100,7 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("margin", "margin", "real", if_it_varies=True),
         View("error of a score", "score_error", "real", if_it_varies=True),
         View("states at ends", "at_ends", "real", if_it_varies=True),
+        View("states against another method dB", "other_method_snr_db", "db", if_it_varies=True),
         View("sample of the method", "method_sample", "whole"),
     ),
     "profile": (

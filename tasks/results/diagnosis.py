@@ -12,6 +12,7 @@ from tasks.records.vocabulary import Cause, Rung
 from tasks.repair.candidates import candidates
 from tasks.repair.wording import named_targets, operators_phrase
 from tasks.results.outcome import CellResult, finals, judge, on_device, problem
+from tasks.results.step_sentences import step_sentences
 
 _MENTIONED = 0.1  # a group of operators with a smaller share of the error is not mentioned
 _MOST_GROUPS = 3
@@ -64,7 +65,8 @@ def _cure(comparison: Comparison, lowered: LoweredProgram | None, scheme: Scheme
 
 
 def _sentences(comparison: Comparison, unavailable: str | None) -> Iterator[str]:
-    device, measured = on_device(comparison), finals(comparison)
+    device = [row for row in on_device(comparison) if row.status != "diverged"]
+    measured = finals(comparison)
     worst = min(device, key=lambda row: row.gap.snr_db if row.gap.snr_db is not None else float("inf"), default=None)
     if worst is None:
         return
@@ -89,6 +91,7 @@ def _sentences(comparison: Comparison, unavailable: str | None) -> Iterator[str]
         yield f"Compared with the same program on the host, the device is at {measured.device_snr_db:.1f} dB."
     elif measured.device_difference == "none":
         yield "The device computes what the same program computes on the host, bit by bit."
+    yield from step_sentences(comparison.steps)
     if not comparison.operators:
         yield f"Without operators, the causes are unknown{': ' + unavailable if unavailable else ''}."
 

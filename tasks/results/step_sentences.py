@@ -1,0 +1,62 @@
+"""The sentences about the steps of a model with states: the worst step, and the first token that differs."""
+
+from collections.abc import Iterator, Sequence
+
+from tasks.records import StepComparison
+
+_FUSED_DB = 6.0  # the debug program has at most a quarter of the noise of the shipping program
+
+
+def step_sentences(steps: Sequence[StepComparison]) -> Iterator[str]:
+    """Yield a sentence about the step with the lowest SNR, and one about the tokens. `steps`: of all sequences."""
+    if len(steps) < 2:
+        return
+    compared = [step for step in steps if step.total_snr_db is not None]
+    if compared:
+        worst = min(compared, key=lambda step: step.total_snr_db or 0.0)
+        lowest = f"The lowest result of a step is that of {_name(worst)}: {worst.total_snr_db:.1f} dB"
+        yield f"{lowest}, {_from(worst)}.{_fused(worst)}"
+    chosen = [step for step in steps if step.token is not None]
+    if not chosen:
+        return
+    sequences = len({step.sample for step in chosen})
+    first: dict[int, StepComparison] = {}
+    for step in sorted(chosen, key=lambda step: step.step):
+        if step.token != step.token_reference:
+            first.setdefault(step.sample, step)
+    if not first:
+        yield f"All tokens of {_sequences(sequences)} are those of eager PyTorch."
+        return
+    step, differing = first[min(first)], f"{len(first)} of {_sequences(sequences)}"
+    yield f"{differing} have a token that differs, the first in {_name(step)}{_margin(step)}."
+
+
+def _name(step: StepComparison) -> str:
+    method = "" if step.method is None else f" ({step.method})"
+    return f'step {step.step}{method} of "{step.sample_name}"'
+
+
+def _from(step: StepComparison) -> str:
+    if step.origin == "inherited":
+        return "most of it inherited from the state and the token that the device had"
+    return "most of it introduced by the step itself"
+
+
+def _fused(step: StepComparison) -> str:
+    """Return a sentence if the debug program, on the same inputs, does not have the error of the shipping program."""
+    debug, shipping = step.debug_introduced_snr_db, step.introduced_snr_db
+    if debug is None or shipping is None or debug < shipping + _FUSED_DB or step.origin != "introduced":
+        return ""
+    return f" On the same inputs the debug program is at {debug:.1f} dB, so it is what the compiler fuses."
+
+
+def _sequences(count: int) -> str:
+    return "1 sequence" if count == 1 else f"{count} sequences"
+
+
+def _margin(step: StepComparison) -> str:
+    """Return how sure eager PyTorch was of its token, and how wrong the scores of the device are."""
+    if step.margin is None or step.score_error is None:
+        return ""
+    near = ", so the two tokens were nearly equally good" if step.margin < 2 * step.score_error else ""
+    return f": its margin is {step.margin:.3g}, and a score is off by up to {step.score_error:.3g}{near}"

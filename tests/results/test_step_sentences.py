@@ -1,0 +1,46 @@
+"""The sentences about the steps of a model with states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tasks.results.step_sentences import step_sentences
+
+from tests.sample_records import STEP  # isort: skip
+
+FIRST = replace(STEP, step=0, method="prefill", token=3, token_reference=3, total_snr_db=50.0, origin="introduced")
+SECOND = replace(STEP, method="decode", token=4, token_reference=4, total_snr_db=30.0, origin="inherited")
+FLIP = replace(SECOND, token=5, margin=0.5, score_error=0.125, origin="introduced")
+LOWEST = 'The lowest result of a step is that of step 1 (decode) of "a": 30.0 dB, most of it '
+
+
+def test_the_worst_step_and_equal_tokens_are_stated() -> None:
+    assert list(step_sentences([FIRST, SECOND])) == [
+        f"{LOWEST}inherited from the state and the token that the device had.",
+        "All tokens of 1 sequence are those of eager PyTorch.",
+    ]
+
+
+def test_the_first_token_that_differs_is_named_with_its_margin() -> None:
+    assert list(step_sentences([FIRST, FLIP, replace(FIRST, sample=1), replace(SECOND, sample=1)])) == [
+        f"{LOWEST}introduced by the step itself.",
+        (
+            '1 of 2 sequences have a token that differs, the first in step 1 (decode) of "a": its margin is 0.5, and '
+            "a score is off by up to 0.125."
+        ),
+    ]
+    near = list(step_sentences([FIRST, replace(FLIP, margin=0.2)]))[1]
+    assert near.endswith("off by up to 0.125, so the two tokens were nearly equally good.")
+
+
+def test_an_error_that_the_debug_program_does_not_have_is_one_of_fusion() -> None:
+    fused = replace(SECOND, origin="introduced", introduced_snr_db=31.0, debug_introduced_snr_db=49.0)
+    assert next(iter(step_sentences([FIRST, fused]))) == (
+        f"{LOWEST}introduced by the step itself. On the same inputs the debug program is at 49.0 dB, so it is what the "
+        "compiler fuses."
+    )
+
+
+def test_a_recurrent_model_has_no_sentence_about_tokens_and_one_step_has_none_at_all() -> None:
+    assert len(list(step_sentences([replace(FIRST, token=None), replace(SECOND, token=None)]))) == 1
+    assert list(step_sentences([FIRST])) == []
