@@ -60,7 +60,7 @@ class StateConfig:
     """How the output changes the input. `replace`: the output is the next value. `append`: the output is written after
     what was written before. `ring`: as `append`, from the beginning again when the end is reached. `shift`: the input
     moves towards its beginning, and the output is its end."""
-    axis: int = -1
+    axis: Annotated[int, at_least(-8, "from -8 to 7", most=7)] = -1
     """The axis along which the output is written. Not used by `replace`."""
 
 

@@ -38,7 +38,7 @@ from tests.sample_records import (
 
 RUN = "20261121T094931Z-5fcc"
 GAP = {"mse": 0.25, "mean_abs": 0.5, "max_abs": 0.75, "snr_db": 40.0, "cosine": 0.875}
-VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "executorch": "1.5.1", "torchao": "0.18.0", "qnn": "v2.49.40.260701"}
+VERSIONS = {name: version for name, version in asdict(TOOLCHAIN).items() if version is not None}
 NAMES = {
     "run_id": RUN, "model": "digits_cnn", "scheme": "8a8w", "soc": "SM8650", "device": "local", "backend": "qnn",
     "toolchain": "default",
