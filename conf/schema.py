@@ -279,7 +279,10 @@ class FloorConfig:
     latency_p50_ms: NonNegative = 0.05
     snr_db: NonNegative = 3.0
     introduced_snr_db: NonNegative = 3.0
-    """The floors for the SNR of an operator's total and introduced gap."""
+    """The floors for the SNR of an operator's total and introduced gap, and of the error that a step introduces."""
+    state_introduced_snr_db: NonNegative = 3.0
+    same_token: NonNegative = 0.0
+    """The floors for a step of a model with states: the SNR of the states that it writes, and its token."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -296,7 +299,7 @@ class TrendConfig:
     must be worse. A smaller change that lasts is reported on a later night. All limits that depend on the noise are
     proportional to this number."""
     false_share: Share = 0.05
-    """The expected share of false ones among the operators that are reported as worse."""
+    """The expected share of false ones among the operators, and among the steps, that are reported as worse."""
     floors: FloorConfig = field(default_factory=FloorConfig)
     fail: bool = False
     """Whether a regression makes the exit code 1, even if every cell passed."""

@@ -293,8 +293,9 @@ def trend(row: dict[str, Any], series: str, level: float, noise: float, **facts:
     """Return a series of fifty nights around a level. It is undefined in one night."""
     chance = random.Random(series)
     values = [None if night == 7 else level + chance.gauss(0, noise) for night in range(len(NIGHTS))]
-    columns = {"farm": None, "series": series, "operator": None, "unit": None, "nights": len(NIGHTS), "level": level}
+    columns = {"farm": None, "series": series, "operator": None, "step": None, "unit": None, "nights": len(NIGHTS)}
     columns |= {
+        "level": level,
         "noise": noise,
         "floor": noise,
         "verdict": "steady",

@@ -1,4 +1,4 @@
-"""The comparison of two runs: cell by cell, series by series and operator by operator."""
+"""The comparison of two runs: cell by cell, series by series, operator by operator and step by step."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +11,24 @@ from rich.text import Text
 from conf.errors import printable
 from conf.names import AXES
 from conf.schema import TrendConfig
-from flows.runs.history import Gaps, Key, Row, changes, is_judged, key, names, target, value, worst_gaps
+from flows.runs.history import (
+    OPERATORS,
+    STEPS,
+    Gaps,
+    Key,
+    Parts,
+    Row,
+    changes,
+    is_judged,
+    key,
+    names,
+    target,
+    value,
+    worst_gaps,
+)
 from flows.runs.names import resolve
 from flows.runs.regressions import with_unit
-from tasks.numerics.series import OPERATOR_SERIES, SERIES, Series
+from tasks.numerics.series import SERIES, Series
 from tasks.records.vocabulary import COMPARED
 from tasks.report import one_line_table
 from tasks.report.formats.cells import other_toolchain
@@ -35,11 +49,14 @@ _COLUMNS = ("what", "before", "after", "limit", "verdict")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A property of a cell, or of one of its operators, that differs between the two runs."""
+    """A property of a cell, or of one of its operators or steps, that differs between the two runs."""
 
     what: str
-    """`outcome`, `status`, `verdict`, the name of a series, or `operator` if only one run has the operator."""
+    """`outcome`, `status`, `verdict`, `token`, `origin`, the name of a series, or `operator` or `step` if only one run
+    has the operator or the step."""
     operator: str | None = None
+    step: str | None = None
+    """The step in words, such as `step 3 (decode) of "prompt 0"`; None if the change is not about a step."""
     unit: str = ""
     before: float | str | None
     after: float | str | None
@@ -79,7 +96,7 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
     that noise, if this is more than the floor. If this table cannot be read, it is left out, and logged.
     """
     sides = (
-        Side(name=run, cells=tables.rows(store, "cells", run), operators=tables.rows(store, "operators", run))
+        Side(name=run, **{table: tables.rows(store, table, run) for table in ("cells", "operators", "steps")})
         for run in (resolve(store, run_a), resolve(store, run_b))
     )
     return differences(*sides, trends=_trends(store, resolve(store, run_b)))
@@ -87,11 +104,12 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """The rows of the tables `cells` and `operators` on one side of a comparison."""
+    """The rows of the tables `cells`, `operators` and `steps` on one side of a comparison."""
 
     name: str
     cells: Sequence[Row]
     operators: Sequence[Row]
+    steps: Sequence[Row]
 
 
 def differences(before: Side, after: Side, *, trends: Sequence[Row] = ()) -> Difference:
@@ -99,13 +117,16 @@ def differences(before: Side, after: Side, *, trends: Sequence[Row] = ()) -> Dif
     config = TrendConfig()
     pairs = pairs_of(before.cells, after.cells)
     keys_a, keys_b = {names(a): key(b) for a, b in pairs}, {names(b): key(b) for _, b in pairs}
-    side_a, side_b = _Operators.of(before.operators, keys_a), _Operators.of(after.operators, keys_b)
-    noise = {(key(row), row["series"]): row for row in trends if row["operator"] is None and row["noise"] is not None}
+    operators = [_Rows.of(OPERATORS, *side) for side in ((before.operators, keys_a), (after.operators, keys_b))]
+    steps = [_Rows.of(STEPS, *side) for side in ((before.steps, keys_a), (after.steps, keys_b))]
+    whole = (row for row in trends if row["operator"] is None and row["step"] is None)
+    noise = {(key(row), row["series"]): row for row in whole if row["noise"] is not None}
     cells: list[CellDifference] = []
     for a, b in pairs:
         differing = list(_series(a, b, noise, config))
         if a["operators_compared"] and b["operators_compared"]:
-            differing += _operators(key(b), side_a, side_b, config)
+            differing += _operators(key(b), *operators, config)
+        differing += _steps(key(b), *steps, config)
         cells.append(CellDifference(cell=_named(b), changed=changes(a, b), changes=differing))
     return Difference(
         run_a=before.name,
@@ -118,7 +139,8 @@ def differences(before: Side, after: Side, *, trends: Sequence[Row] = ()) -> Dif
 
 def _trends(store: Store, run_id: str) -> Sequence[Row]:
     problems: set[str] = set()
-    rows = select(store, "trends", (*CELL, "series", "operator", "noise", "floor"), runs={run_id}, problems=problems)
+    columns = (*CELL, "series", "operator", "step", "noise", "floor")
+    rows = select(store, "trends", columns, runs={run_id}, problems=problems)
     for problem in problems:
         _LOG.warning("diff: the noise of earlier nights is left out: %s", problem)
     return rows
@@ -157,21 +179,24 @@ def _series(a: Row, b: Row, trends: Mapping[tuple[Key, str], Row], config: Trend
         before, after = value(a, name), value(b, name)
         if name != "passed" and is_judged(name, a, b):
             floor = getattr(config.floors, name)
-            yield from number_change(name, None, series, before, after, floor, trends.get((key(b), name)))
+            yield from number_change(name, series, before, after, floor, trends.get((key(b), name)))
         elif name != "passed" and before != after:
             yield Change(what=name, unit=series.unit, before=before, after=after, verdict="changed")
 
 
 def number_change(
     name: str,
-    operator: str | None,
     series: Series,
     before: float | None,
     after: float | None,
     floor: float,
     trend: Row | None = None,
+    **part: str,
 ) -> Iterator[Change]:
-    """Yield the change of a series if its value differs. `floor`: its limit, unless `trend` has the noise."""
+    """Yield the change of a series if its value differs. `floor`: its limit, unless `trend` has the noise.
+
+    `part`: the operator or the step that the series is about.
+    """
     if before == after:
         return
     verdict: Verdict = "undefined"
@@ -181,28 +206,34 @@ def number_change(
         limit = max(trend["floor"], _SIGMAS * trend["noise"]) if trend else limit
         gained = series.better * (after - before)
         verdict = "regressed" if -gained > limit else "improved" if gained > limit else "steady"
-    yield Change(
-        what=name, operator=operator, unit=series.unit, before=before, after=after, limit=limit, verdict=verdict
-    )
+    yield Change(what=name, unit=series.unit, before=before, after=after, limit=limit, verdict=verdict, **part)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Operators:
-    """One run's comparisons with the edge graph. `rows`: by the cell's key in the second run, then by operator name."""
+class _Rows:
+    """One run's operators or steps. `rows`: by the cell's key in the second run, then by the part's name."""
 
+    parts: Parts
     rows: Mapping[Key, Mapping[str, Sequence[Row]]]
     gaps: Gaps
 
     @classmethod
-    def of(cls, operators: Sequence[Row], keys: Mapping[Key, Key]) -> "_Operators":
+    def of(cls, parts: Parts, table: Sequence[Row], keys: Mapping[Key, Key]) -> "_Rows":
         rows: dict[Key, dict[str, list[Row]]] = {cell: {} for cell in keys.values()}
-        for row in operators:
-            if row["reference"] == "edge" and names(row) in keys:
-                rows[keys[names(row)]].setdefault(row["operator"], []).append(row)
-        return cls(rows=rows, gaps=worst_gaps(operators, keys))
+        for row in table:
+            if names(row) in keys and (part := parts.name(row)) is not None:
+                rows[keys[names(row)]].setdefault(part, []).append(row)
+        return cls(parts=parts, rows=rows, gaps=worst_gaps(parts, table, keys))
+
+    def series(self, cell: Key, part: str, after: "_Rows", config: TrendConfig) -> Iterator[Change]:
+        """Yield the changes of a part's series between this run and the second run."""
+        for name, series in self.parts.series.items():
+            before, now = (side.gaps[cell, part][name] for side in (self, after))
+            floor = getattr(config.floors, name)
+            yield from number_change(name, series, before, now, floor, **{self.parts.column: part})
 
 
-def _operators(cell: Key, before: _Operators, after: _Operators, config: TrendConfig) -> Iterator[Change]:
+def _operators(cell: Key, before: _Rows, after: _Rows, config: TrendConfig) -> Iterator[Change]:
     for operator in dict.fromkeys([*before.rows[cell], *after.rows[cell]]):
         then, now = before.rows[cell].get(operator), after.rows[cell].get(operator)
         if then is None or now is None:
@@ -219,10 +250,34 @@ def _operators(cell: Key, before: _Operators, after: _Operators, config: TrendCo
         if was != is_:
             verdict = "regressed" if is_ == "introduced" else "changed"
             yield Change(what="verdict", operator=operator, before=was, after=is_, verdict=verdict)
-        for name, series in OPERATOR_SERIES.items():
-            gap_before, gap_after = (side.gaps[cell, operator][name] for side in (before, after))
-            floor = getattr(config.floors, name)
-            yield from number_change(name, operator, series, gap_before, gap_after, floor)
+        yield from before.series(cell, operator, after, config)
+
+
+def _steps(cell: Key, before: _Rows, after: _Rows, config: TrendConfig) -> Iterator[Change]:
+    """Yield what differs between the steps of a cell, and the first token of every sequence that differs."""
+    differing: set[int] = set()  # the sequences with a token that differs: the later tokens follow from it
+    for step in dict.fromkeys([*before.rows[cell], *after.rows[cell]]):
+        then, now = before.rows[cell].get(step), after.rows[cell].get(step)
+        if then is None or now is None:
+            was, is_ = ("there" if rows else None for rows in (then, now))
+            yield Change(what="step", step=step, before=was, after=is_, verdict="changed")
+            continue
+        for a, b in zip(then, now, strict=False):  # several, if sequences have the same name
+            if a["token"] != b["token"] and b["sample"] not in differing:
+                differing.add(b["sample"])
+                right = [row["token"] == row["token_reference"] for row in (a, b)]
+                verdict: Verdict = "changed" if right[0] == right[1] else "improved" if right[1] else "regressed"
+                yield Change(what="token", step=step, before=_token(a), after=_token(b), verdict=verdict)
+            if a["origin"] != b["origin"]:
+                yield Change(what="origin", step=step, before=a["origin"], after=b["origin"], verdict="changed")
+        yield from before.series(cell, step, after, config)
+
+
+def _token(step: Row) -> str | None:
+    """Return the token of a step, with its text if it is known; None if the step chose no token."""
+    if step["token"] is None:
+        return None
+    return str(step["token"]) if step["text"] is None else f"{step['token']} {step['text']!r}"
 
 
 def _verdict(rows: Sequence[Row]) -> str | None:
@@ -240,7 +295,7 @@ def diff_table(difference: Difference) -> OneLineTable:
             changed = f": changed: {', '.join(pair.changed)}" if pair.changed else ""
             rows.append(one_line_table.Row(heading=Text(f"{cell_name(pair.cell)}{changed}")))
         for change in sorted(relevant, key=lambda change: (*styles, "changed").index(change.verdict)):
-            what = f"{change.operator} {change.what}" if change.operator else change.what
+            what = what_changed(change)
             numbers = (with_unit(value, change.unit) for value in (change.before, change.after, change.limit))
             texts = map(Text, (f"  {what}", *numbers))
             verdict = Text(change.verdict, styles.get(change.verdict, ""))
@@ -248,6 +303,11 @@ def diff_table(difference: Difference) -> OneLineTable:
     for run, cells in ((difference.run_a, difference.only_in_a), (difference.run_b, difference.only_in_b)):
         rows += [one_line_table.Row(heading=Text(f"{cell_name(cell)}: only in {run}")) for cell in cells]
     return OneLineTable(columns=_COLUMNS, rows=rows, dropped_first=("limit",))
+
+
+def what_changed(change: Change) -> str:
+    """Return what a change is about, on one line."""
+    return printable(" ".join(filter(None, (change.operator, change.step, change.what))))
 
 
 def cell_name(cell: Mapping[str, str | None]) -> str:

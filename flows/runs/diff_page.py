@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.runs.diff import CellDifference, Change, Difference, cell_name
+from flows.runs.diff import CellDifference, Change, Difference, cell_name, what_changed
 from flows.runs.regressions import with_unit
 from flows.runs.results import run_folder
 from tasks.errors import EnvironmentUnusable
@@ -43,7 +43,7 @@ def _lines(changes: Sequence[Change]) -> list[Line]:
     ordered = sorted(changes, key=lambda change: _ORDER.index(change.verdict))
     return [
         {
-            "what": f"{change.operator} {change.what}" if change.operator else change.what,
+            "what": what_changed(change),
             "before": with_unit(change.before, change.unit),
             "after": with_unit(change.after, change.unit),
             "limit": with_unit(change.limit, change.unit),

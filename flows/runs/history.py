@@ -4,15 +4,16 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 from conf.names import AXES
 from conf.schema import TrendConfig
 from flows.log import warn
 from tasks.numerics.change import discovered
-from tasks.numerics.series import OPERATOR_SERIES, SERIES, VALUE_SERIES, Series
+from tasks.numerics.series import OPERATOR_SERIES, SERIES, STEP_SERIES, VALUE_SERIES, Series
 from tasks.numerics.trend import BAD, Assessment, Night, assess, history_nights, probability
 from tasks.records.tables import CELL_COLUMNS, VERSION_COLUMNS
+from tasks.results.step_sentences import step_in_words
 from tasks.storage import tables
 from tasks.storage.query import select
 from tasks.storage.store import Store
@@ -20,7 +21,8 @@ from tasks.storage.store import Store
 Row = Mapping[str, Any]
 Key = tuple[str | None, ...]
 Gaps = dict[tuple[Key, str], Row]
-"""The gaps of one night's operators: maps a cell's key and an operator's name to the gaps of the worst sample."""
+"""The series of one night's operators or steps, by the cell's key and the name of the operator or step. The series of
+an operator are those of its worst sample."""
 
 TARGET = AXES[:-1]
 """The columns that have the same values for a cell and for the same cell on another device."""
@@ -34,6 +36,47 @@ CELLS = (
     *DIGESTS,
 )
 """The columns of `cells` that are read for a night."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """A kind of parts of a cell that have series of their own: its operators, or its steps."""
+
+    table: Literal["operators", "steps"]
+    column: Literal["operator", "step"]
+    """The column of the table `trends` with the name of the part."""
+    series: Mapping[str, Series]
+    columns: Sequence[str]
+    """The columns of `table` on which the name and the series of a part depend."""
+    name: Callable[[Row], str | None]
+    """Return the name of the part that a row is about; None if the row is not compared from night to night."""
+    where: Callable[[Collection[str]], Mapping[str, Collection[str]]] = lambda _: {}
+    """Return a filter that keeps at least the rows of the parts with these names. See `select`."""
+
+
+def step_name(row: Row) -> str:
+    """Return the name in words of the step that a row of `steps` is about."""
+    return step_in_words(row["step"], row["method"], row["sample_name"])
+
+
+OPERATORS = Parts(
+    table="operators",
+    column="operator",
+    series=OPERATOR_SERIES,
+    columns=("operator", "reference", *OPERATOR_SERIES),
+    name=lambda row: row["operator"] if row["reference"] == "edge" else None,
+    where=lambda operators: {"reference": {"edge"}, "operator": operators},
+)
+STEPS = Parts(
+    table="steps",
+    column="step",
+    series=STEP_SERIES,
+    columns=(
+        *("step", "method", "sample_name", "token", "token_reference", "origin"),
+        *(name for name in STEP_SERIES if name != "same_token"),
+    ),
+    name=step_name,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,11 +105,16 @@ class Past:
 
 
 def trends(
-    store: Store, run_id: str, cells: Sequence[Row], operators: Sequence[Row], config: TrendConfig
+    store: Store,
+    run_id: str,
+    cells: Sequence[Row],
+    operators: Sequence[Row],
+    config: TrendConfig,
+    steps: Sequence[Row] = (),
 ) -> list[dict[str, Any]]:
-    """Return the rows of `trends` for a run's rows of `cells` and `operators`.
+    """Return the rows of `trends` for a run's rows of `cells`, `operators` and `steps`.
 
-    There is one row per cell and series. There is one row per series of an operator that got worse, if the operator's
+    There is one row per cell and series. There is one row per series of an operator or of a step that got worse, if its
     cell is worse too. Runs that started after this run are ignored. A night that cannot be read is left out and logged.
     """
     source = _Tables(store=store)
@@ -79,8 +127,10 @@ def trends(
             assessment = Assessment(verdict="undefined")
             if is_judged(name, cell):
                 assessment = assess(history[:-1], history[-1], series, getattr(config.floors, name), config)
-            rows.append(_row(name, None, series, nights, history, assessment, config))
-    rows += _worse_operators(source, past, cells, operators, _worse_cells(rows, cells), config)
+            rows.append(_row(name, series, nights, history, assessment, config))
+    since = _worse_cells(rows, cells)
+    for parts, of_parts in ((OPERATORS, operators), (STEPS, steps)):
+        rows += _worse_parts(parts, source, past, cells, of_parts, since, config)
     for problem in sorted(source.problems):
         warn(f"trends: a night is left out: {problem}")
     return rows
@@ -124,15 +174,24 @@ def changes(before: Row, after: Row) -> list[str]:
     return values + [word for column, word in DIGESTS.items() if differs(column)]
 
 
-def worst_gaps(operators: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
-    """Return every operator's worst gaps to the edge graph. `keys`: maps values of `CELL_COLUMNS` to the cell's key."""
+def worst_gaps(parts: Parts, rows: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
+    """Return the worst values of the series of every part. `keys`: maps values of `CELL_COLUMNS` to the cell's key."""
     worst: dict[tuple[Key, str], dict[str, float | None]] = {}
-    for row in operators:
-        if row["reference"] == "edge" and (cell := keys.get(names(row))):
-            gaps = worst.setdefault((cell, row["operator"]), dict.fromkeys(OPERATOR_SERIES))
+    for row in rows:
+        if (cell := keys.get(names(row))) and (part := parts.name(row)) is not None:
+            gaps = worst.setdefault((cell, part), dict.fromkeys(parts.series))
             for name, gap in gaps.items():
-                gaps[name] = min((other for other in (gap, row[name]) if other is not None), default=None)
+                gaps[name] = min((other for other in (gap, _part_value(row, name)) if other is not None), default=None)
     return dict(worst)
+
+
+def _part_value(row: Row, series: str) -> float | None:
+    if series != "same_token":
+        return row[series]
+    # After the first token that differs, the two sides read different texts.
+    if row["token"] is None or row["origin"] == "diverged":
+        return None
+    return float(row["token"] == row["token_reference"])
 
 
 names: Callable[[Row], Key] = itemgetter(*CELL_COLUMNS)
@@ -155,24 +214,24 @@ def _past(source: _Tables, run_id: str, cells: Sequence[Row], config: TrendConfi
         for cell, rows in nights.items():
             past[cell] = [*rows, *past[cell]][-enough:]
         missing = {cell for cell in missing if len(past[cell]) < enough}
-    columns = (*CELL_COLUMNS, "farm", "series", "operator", "verdict", "first_bad_run")
+    columns = (*CELL_COLUMNS, "farm", "series", "operator", "step", "verdict", "first_bad_run")
     past_runs = {row["run_id"] for rows in past.values() for row in rows}
     unsteady = source.select("trends", columns, {"verdict": {*BAD, "improved"}}, past_runs)
     verdicts = {
-        (row["run_id"], key(row), row["series"], row["operator"]): (row["verdict"], row["first_bad_run"])
+        (row["run_id"], key(row), row["series"], row["operator"] or row["step"]): (row["verdict"], row["first_bad_run"])
         for row in unsteady
     }
     return Past(nights=past, runs=past_runs, verdicts=verdicts)
 
 
 def _history(
-    nights: Sequence[Row], values: Sequence[float | None], name: str, operator: str | None, past: Past
+    nights: Sequence[Row], values: Sequence[float | None], name: str, part: str | None, past: Past
 ) -> list[Night]:
     """Return the nights of a series, tonight last."""
     cell = key(nights[-1])
     history: list[Night] = []
     for row, number in zip(nights, values, strict=True):
-        verdict, first_bad = past.verdicts.get((row["run_id"], cell, name, operator), (None, None))
+        verdict, first_bad = past.verdicts.get((row["run_id"], cell, name, part), (None, None))
         passed = row["outcome"] == "passed"
         history.append(Night(run=row["run_id"], value=number, passed=passed, verdict=verdict, first_bad_run=first_bad))
     return history
@@ -180,19 +239,20 @@ def _history(
 
 def _row(
     name: str,
-    operator: str | None,
     series: Series,
     nights: Sequence[Row],
     history: Sequence[Night],
     assessment: Assessment,
     config: TrendConfig,
+    **part: str,
 ) -> dict[str, Any]:
+    """Return a row of `trends`. `part`: the operator or the step that the series is about."""
     cell, listed = nights[-1], history[-history_nights(config) :]
     return {
         **{column: cell[column] for column in CELL_COLUMNS},
         "farm": cell["farm"],
         "series": name,
-        "operator": operator,
+        "operator": part.get("operator"),
         "unit": series.unit,
         "value": history[-1].value,
         "nights": assessment.nights,
@@ -204,6 +264,7 @@ def _row(
         "changed": _changed(nights, assessment),
         "runs": [night.run for night in listed],
         "values": [night.value for night in listed],
+        "step": part.get("step"),
     }
 
 
@@ -227,54 +288,54 @@ def _worse_cells(rows: Iterable[Row], cells: Iterable[Row]) -> dict[Key, str]:
     return since
 
 
-def _worse_operators(
+def _worse_parts(
+    parts: Parts,
     source: _Tables,
     past: Past,
     cells: Sequence[Row],
-    operators: Sequence[Row],
+    rows: Sequence[Row],
     since: Mapping[Key, str],
     config: TrendConfig,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row per operator and series whose verdict is bad, in the order of the run's operators.
+    """Yield one row per operator or step and series whose verdict is bad, in the order of the run's `rows`.
 
-    `since`: the cells of which operators are reported, and the first run on which the cell was worse. The baseline of
-    an operator ends before this run.
+    `since`: the cells of which parts are reported, and the first run on which the cell was worse. The baseline of a
+    part ends before this run.
     """
-    tonight = worst_gaps(operators, {names(cell): key(cell) for cell in cells if key(cell) in since})
-    candidates = _candidates(source, past, tonight, since, config)
-    before = _gaps(source, past, past.runs, {(cell, operator) for cell, operator, _ in candidates})
+    tonight = worst_gaps(parts, rows, {names(cell): key(cell) for cell in cells if key(cell) in since})
+    candidates = _candidates(parts, source, past, tonight, since, config)
+    before = _gaps(parts, source, past, past.runs, {(cell, part) for cell, part, _ in candidates})
     by_key = {key(cell): cell for cell in cells}
     histories: dict[tuple[Key, str, str], list[Night]] = {}
-    for cell, operator, name in candidates:
+    for cell, part, name in candidates:
         nights = [*past.nights.get(cell, ()), by_key[cell]]
-        values = [before.get(row["run_id"], {}).get((cell, operator), {}).get(name) for row in nights[:-1]]
-        histories[cell, operator, name] = _history(
-            nights, [*values, tonight[cell, operator][name]], name, operator, past
-        )
+        values = [before.get(row["run_id"], {}).get((cell, part), {}).get(name) for row in nights[:-1]]
+        histories[cell, part, name] = _history(nights, [*values, tonight[cell, part][name]], name, part, past)
 
     def compared(candidate: tuple[Key, str, str]) -> tuple[list[Night], Night, Series, float, TrendConfig]:
-        """Return what the verdict on an operator's series depends on."""
+        """Return what the verdict on the series of a part depends on."""
         cell, _, name = candidate
         *earlier, now = histories[candidate]
         nights = [night for night in earlier if night.run < since[cell] or night.verdict in BAD]
-        return nights, now, OPERATOR_SERIES[name], getattr(config.floors, name), config
+        return nights, now, parts.series[name], getattr(config.floors, name), config
 
     chances = {candidate: probability(*compared(candidate)) for candidate in candidates}
     # A series that is no candidate is a test too: its probability is 1.
     tests = sum(gap is not None for gaps in tonight.values() for gap in gaps.values())
     largest = discovered([*chances.values(), *[1.0] * (tests - len(chances))], config.false_share)
     for candidate in candidates:
-        cell, operator, name = candidate
+        cell, part, name = candidate
         assessment = assess(*compared(candidate), worse=chances[candidate] <= largest)
         if assessment.verdict in BAD:
             nights = [*past.nights.get(cell, ()), by_key[cell]]
-            yield _row(name, operator, OPERATOR_SERIES[name], nights, histories[candidate], assessment, config)
+            series = parts.series[name]
+            yield _row(name, series, nights, histories[candidate], assessment, config, **{parts.column: part})
 
 
 def _candidates(
-    source: _Tables, past: Past, tonight: Gaps, since: Mapping[Key, str], config: TrendConfig
+    parts: Parts, source: _Tables, past: Past, tonight: Gaps, since: Mapping[Key, str], config: TrendConfig
 ) -> list[tuple[Key, str, str]]:
-    """Return the series of operators that may be worse than their baseline. All nights are read for these series only.
+    """Return the series of parts that may be worse than their baseline. All nights are read for these series only.
 
     A series is returned in two cases: its value is worse than on the oldest or the latest good night before the cell
     became worse, by more than the floor; or the series was bad on one of the cell's last three nights.
@@ -284,31 +345,29 @@ def _candidates(
         for cell, run in since.items()
     }
     ends = {cell: {runs[0], runs[-1]} for cell, runs in good.items() if runs}
-    reference = _gaps(source, past, {run for runs in ends.values() for run in runs}, set(tonight))
+    reference = _gaps(parts, source, past, {run for runs in ends.values() for run in runs}, set(tonight))
     candidates: list[tuple[Key, str, str]] = []
-    for (cell, operator), gaps in tonight.items():
+    for (cell, part), gaps in tonight.items():
         recent = [row["run_id"] for row in past.nights.get(cell, ())[-3:]]
-        for name in OPERATOR_SERIES:
+        for name in parts.series:
             now, floor = gaps[name], getattr(config.floors, name)
-            then = [reference.get(run, {}).get((cell, operator), {}).get(name) for run in ends.get(cell, ())]
+            then = [reference.get(run, {}).get((cell, part), {}).get(name) for run in ends.get(cell, ())]
             worse = now is not None and any(before is not None and before - now > floor for before in then)
-            if worse or any((run, cell, name, operator) in past.verdicts for run in recent):
-                candidates.append((cell, operator, name))
+            if worse or any((run, cell, name, part) in past.verdicts for run in recent):
+                candidates.append((cell, part, name))
     return candidates
 
 
-def _gaps(source: _Tables, past: Past, runs: Collection[str], wanted: Collection[tuple[Key, str]]) -> dict[str, Gaps]:
-    """Map every earlier run in `runs` to the gaps of the operators in `wanted`."""
+def _gaps(
+    parts: Parts, source: _Tables, past: Past, runs: Collection[str], wanted: Collection[tuple[Key, str]]
+) -> dict[str, Gaps]:
+    """Map every earlier run in `runs` to the series of the parts in `wanted`."""
     if not runs or not wanted:
         return {}
     keys = {names(row): cell for cell, rows in past.nights.items() for row in rows if row["run_id"] in runs}
-    where = {
-        "reference": {"edge"},
-        "operator": {operator for _, operator in wanted},
-        "model": {str(cell[0]) for cell, _ in wanted},
-    }
-    columns = (*CELL_COLUMNS, "operator", "reference", *OPERATOR_SERIES)
+    where = {**parts.where({part for _, part in wanted}), "model": {str(cell[0]) for cell, _ in wanted}}
+    columns = (*CELL_COLUMNS, *parts.columns)
     by_run: dict[str, list[Row]] = defaultdict(list)
-    for row in source.select("operators", columns, where, runs):
+    for row in source.select(parts.table, columns, where, runs):
         by_run[row["run_id"]].append(row)
-    return {run: worst_gaps(rows, keys) for run, rows in by_run.items()}
+    return {run: worst_gaps(parts, rows, keys) for run, rows in by_run.items()}

@@ -85,7 +85,8 @@ def qualify(
 
     `excluded`: the reason of each cell that a rule calls impossible, by the cell's names on `RULED_AXES`.
     """
-    cells, operators, work = (tables.rows(store, table, run_id) for table in ("cells", "operators", "work"))
+    contents = (tables.rows(store, table, run_id) for table in ("cells", "operators", "steps", "work"))
+    cells, operators, steps, work = contents
     reasons = excluded or {}
 
     def of(table: Sequence[Row], toolchain: str) -> list[Row]:
@@ -101,6 +102,7 @@ def qualify(
             name=name,
             cells=[{**row, "toolchain": after} for row in of_cells],
             operators=[{**row, "toolchain": after} for row in of(operators, name)],
+            steps=[{**row, "toolchain": after} for row in of(steps, name)],
         )
 
     def facts(name: str, side: Side) -> ToolchainFacts:
@@ -172,7 +174,7 @@ def _outcome(row: Row) -> str:
 
 def _counts(before: Row, after: Row) -> Iterator[Change]:
     for name in _BYTE_COUNTS:
-        yield from number_change(name, None, _BYTES, before[name], after[name], _BYTES_FLOOR)
+        yield from number_change(name, _BYTES, before[name], after[name], _BYTES_FLOOR)
 
 
 _Operators = dict[tuple[tuple[str | None, ...], str], Row]

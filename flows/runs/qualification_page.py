@@ -123,11 +123,11 @@ def _section(
     yield ""
     yield f"## {title} ({len(changes)})"
     yield ""
-    ordered = sorted(changes, key=lambda pair: (pair[1].what != "outcome", pair[1].operator is not None))
+    ordered = sorted(changes, key=lambda pair: (pair[1].what != "outcome", bool(pair[1].operator or pair[1].step)))
     lines = [
         (
             cell_name({**difference.cell, "toolchain": None}),
-            f"{change.operator}: {change.what}" if change.operator else change.what,
+            ": ".join(filter(None, (change.operator, change.step, change.what))),
             *(with_unit(value, change.unit) for value in (change.before, change.after, change.limit)),
         )
         for difference, change in ordered[:_MOST_LINES]

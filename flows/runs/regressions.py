@@ -48,7 +48,7 @@ def _lines(trends: Sequence[Row]) -> list[tuple[bool, list[str]]]:
     for row in sorted((row for row in trends if row["verdict"] in BAD), key=lambda row: row["verdict"] != "regressed"):
         names = (row["model"], row["scheme"], row["soc"], *other_toolchain(row).values())
         cell = " · ".join(filter(None, (*names, row["farm"] or row["device"])))
-        worse = f"{row['operator']} {row['series']}" if row["operator"] else row["series"]
+        worse = " ".join(filter(None, (row["operator"], row["step"], row["series"])))
         numbers = (with_unit(row[name], row["unit"]) for name in ("value", "level"))
         changed = ", ".join(row["changed"]) or "nothing known"
         columns = [printable(cell), printable(worse), *numbers, row["first_bad_run"], printable(changed)]

@@ -124,7 +124,10 @@ def _with_trends(
     run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store, trend: TrendConfig | None
 ) -> dict[str, Sequence[Row]]:
     """Write the run's table `trends`, and return it with the other `contents`."""
-    rows = trends(store, run.run_id, contents["cells"], contents["operators"], trend) if trend else []
+    rows: Sequence[Row] = []
+    if trend:
+        tonight = (contents[table] for table in ("cells", "operators"))
+        rows = trends(store, run.run_id, *tonight, trend, contents["steps"])
     tables.write(store, run.run_id, "trends", rows)
     return {**contents, "trends": rows}
 

@@ -40,8 +40,18 @@ OPERATOR_SERIES: Mapping[str, Series] = {
     "introduced_snr_db": Series(unit="dB", better=1),
 }
 """The series of an operator: the value on its worst sample, against the edge graph."""
+STEP_SERIES: Mapping[str, Series] = {
+    "same_token": Series(unit="1", better=1, noise=0.05),
+    "introduced_snr_db": Series(unit="dB", better=1),
+    "state_introduced_snr_db": Series(unit="dB", better=1),
+}
+"""The series of a step of a model with states. `same_token` is 1 if the token is that of eager PyTorch, otherwise 0.
+
+The total SNR of a step is no series, because it is worse in every step after the one that is to blame.
+"""
 VALUE_SERIES = frozenset({
     *("passed", "final_snr_db", "device_snr_db", "final_cosine", "top1_agreement", "accuracy"),
     *("observer_effect_snr_db", "operators_introduced"),
 })  # fmt: skip
-"""The series that depend on the values which a cell computes. Operators are reported only if one of these is worse."""
+"""The series that depend on the values which a cell computes. Operators and steps are reported only if one of these is
+worse."""

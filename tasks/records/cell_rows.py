@@ -268,9 +268,10 @@ class TrendRow:
     farm: str | None
     """The farm that the device belongs to; null if it belongs to no farm."""
     series: str
-    """The series' name: `passed`, `coverage`, or the name of a column of the table `cells` or `operators`."""
+    """The series' name: `passed`, `coverage`, `same_token`, or the name of a column of `cells`, `operators` or
+    `steps`."""
     operator: str | None
-    """The operator that the series is about; null if it is about the whole cell."""
+    """The operator that the series is about; null if it is about the whole cell or about a step."""
     unit: str
     """The series' unit."""
     value: float | None
@@ -294,3 +295,6 @@ class TrendRow:
     """The runs of the last nights, oldest first. The last of them is the run of this night."""
     values: tuple[float | None, ...]
     """The series' value in each run of the column `runs`."""
+    step: str | None
+    """The step that the series is about, such as `step 3 (decode) of "prompt 0"`; null if it is about the whole cell or
+    about an operator."""

@@ -17,7 +17,7 @@ _FEWEST_LATENCIES = 20  # fewer have no distribution to look at
 REGRESSED = ("regressed", "still_bad")
 _TREND_VERDICTS = (*REGRESSED, "improved", "new", "undefined", "no_baseline", "steady")
 TREND_COLUMNS = (
-    *("series", "operator", "unit", "value", "nights", "level", "noise", "floor", "verdict"),
+    *("series", "operator", "step", "unit", "value", "nights", "level", "noise", "floor", "verdict"),
     *("first_bad_run", "changed", "runs", "values"),
 )
 BUDGET_COLUMNS = (
@@ -140,9 +140,14 @@ def _took(event: Row, operator: str) -> dict[str, Any]:
 
 
 def trends_of_page(rows: Iterable[Row]) -> list[Row]:
-    """Return a cell's series, worst verdict first. An operator's series is kept only if it regressed or improved."""
-    selected = [row for row in rows if row["operator"] is None or row["verdict"] in (*REGRESSED, "improved")]
-    return sorted(selected, key=lambda row: (_rank(row["verdict"]), row["operator"] is not None))
+    """Return a cell's series, worst verdict first. The series of a part is kept only if it regressed or improved."""
+    selected = [row for row in rows if not _of_part(row) or row["verdict"] in (*REGRESSED, "improved")]
+    return sorted(selected, key=lambda row: (_rank(row["verdict"]), _of_part(row)))
+
+
+def _of_part(row: Row) -> bool:
+    """Return whether a series is that of an operator or of a step."""
+    return row["operator"] is not None or row["step"] is not None
 
 
 def regressions(trends: Iterable[Row]) -> list[Row]:

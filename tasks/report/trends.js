@@ -80,7 +80,7 @@ function drawTrends(panel) {
   const noted = (v, unit) => (v === null ? NULL : `${real[0](v)}${unit ? ` ${unit}` : ""}`);
   const heads = ["series", "nights", "this night", "level ± noise", "floor", "verdict", "first bad night", "changed in it"];
   const lines = rowsOf(cell, "trends").map((row) => element("tr", { "data-verdict": row.verdict },
-    element("td", {}, row.series, ...(row.operator ? [" of ", ...operatorLinks(cell, row.operator)] : [])),
+    element("td", {}, row.series, ...(row.operator ? [" of ", ...operatorLinks(cell, row.operator)] : row.step ? [` of ${row.step}`] : [])),
     element("td", {}, sparkline(row), element("small", {}, `${row.nights ?? 0} nights`)),
     element("td", { class: "n" }, noted(row.value, row.unit)),
     element("td", { class: "n" }, row.level === null ? NULL : `${real[0](row.level)} ± ${brief(row.noise)}`),

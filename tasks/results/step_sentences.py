@@ -14,8 +14,9 @@ def step_sentences(steps: Sequence[StepComparison]) -> Iterator[str]:
     compared = [step for step in steps if step.total_snr_db is not None]
     if compared:
         worst = min(compared, key=lambda step: step.total_snr_db or 0.0)
-        lowest = f"The lowest result of a step is that of {_name(worst)}: {worst.total_snr_db:.1f} dB"
-        yield f"{lowest}, {_from(worst)}.{_fused(worst)}"
+        lowest = f"The lowest result of a step is that of {_words(worst)}: {worst.total_snr_db:.1f} dB"
+        captured = any(step.debug_introduced_snr_db is not None for step in steps)
+        yield f"{lowest}, {_from(worst)}.{_fused(worst, captured)}"
     chosen = [step for step in steps if step.token is not None]
     if not chosen:
         return
@@ -28,12 +29,17 @@ def step_sentences(steps: Sequence[StepComparison]) -> Iterator[str]:
         yield f"All tokens of {_sequences(sequences)} are those of eager PyTorch."
         return
     step, differing = first[min(first)], f"{len(first)} of {_sequences(sequences)}"
-    yield f"{differing} have a token that differs, the first in {_name(step)}{_margin(step)}."
+    yield f"{differing} have a token that differs, the first in {_words(step)}{_margin(step)}."
 
 
-def _name(step: StepComparison) -> str:
-    method = "" if step.method is None else f" ({step.method})"
-    return f'step {step.step}{method} of "{step.sample_name}"'
+def step_in_words(step: int, method: str | None, sample_name: str) -> str:
+    """Return the name of a step in words. `step`: its number in its sequence, whose name is `sample_name`."""
+    of_method = "" if method is None else f" ({method})"
+    return f'step {step}{of_method} of "{sample_name}"'
+
+
+def _words(step: StepComparison) -> str:
+    return step_in_words(step.step, step.method, step.sample_name)
 
 
 def _from(step: StepComparison) -> str:
@@ -42,9 +48,14 @@ def _from(step: StepComparison) -> str:
     return "most of it introduced by the step itself"
 
 
-def _fused(step: StepComparison) -> str:
-    """Return a sentence if the debug program, on the same inputs, does not have the error of the shipping program."""
+def _fused(step: StepComparison, captured: bool) -> str:
+    """Return a sentence if the debug program, on the same inputs, does not have the error of the shipping program.
+
+    `captured`: whether there are captured steps. If the step is not one of them, the sentence says how to capture it.
+    """
     debug, shipping = step.debug_introduced_snr_db, step.introduced_snr_db
+    if captured and debug is None and step.origin == "introduced":
+        return f" Its operators are compared with measure.operator_samples={step.method_sample + 1}."
     if debug is None or shipping is None or debug < shipping + _FUSED_DB or step.origin != "introduced":
         return ""
     return f" On the same inputs the debug program is at {debug:.1f} dB, so it is what the compiler fuses."

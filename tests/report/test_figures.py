@@ -135,9 +135,10 @@ def test_operators_without_events_are_unchanged() -> None:
 
 def test_a_page_has_all_series_of_a_cell_and_the_changed_series_of_its_operators() -> None:
     named = [(None, "steady"), ("a", "steady"), ("b", "improved"), ("c", "regressed"), (None, "still_bad")]
-    rows = [{"operator": operator, "verdict": verdict} for operator, verdict in named]
-    assert [(row["operator"], row["verdict"]) for row in trends_of_page(rows)] == [
-        ("c", "regressed"), (None, "still_bad"), ("b", "improved"), (None, "steady"),
+    rows = [{"operator": operator, "step": None, "verdict": verdict} for operator, verdict in named]
+    steps = [{"operator": None, "step": "step 1", "verdict": verdict} for verdict in ("steady", "still_bad")]
+    assert [(row["operator"] or row["step"], row["verdict"]) for row in trends_of_page([*steps, *rows])] == [
+        ("c", "regressed"), (None, "still_bad"), ("step 1", "still_bad"), ("b", "improved"), (None, "steady"),
     ]  # fmt: skip
 
 

@@ -41,6 +41,13 @@ def test_an_error_that_the_debug_program_does_not_have_is_one_of_fusion() -> Non
     )
 
 
+def test_a_worst_step_that_was_not_captured_has_the_key_that_captures_it() -> None:
+    late = replace(SECOND, method_sample=23, origin="introduced")
+    assert next(iter(step_sentences([replace(FIRST, debug_introduced_snr_db=50.0), late]))) == (
+        f"{LOWEST}introduced by the step itself. Its operators are compared with measure.operator_samples=24."
+    )
+
+
 def test_a_recurrent_model_has_no_sentence_about_tokens_and_one_step_has_none_at_all() -> None:
     assert len(list(step_sentences([replace(FIRST, token=None), replace(SECOND, token=None)]))) == 1
     assert list(step_sentences([FIRST])) == []

@@ -21,7 +21,7 @@ from tasks.results.rows import rows
 from tasks.storage import tables
 from tasks.storage.store import Store
 from tests.program import Program
-from tests.sample_records import CAPTURE, COMPARISON, LOWERED, SHIPPING, passed_cell, up_to_lower
+from tests.sample_records import CAPTURE, COMPARISON, LOWERED, SHIPPING, STEP, passed_cell, up_to_lower
 
 OLD = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40")
 NEW = replace(OLD, qnn="v2.50.1")
@@ -41,7 +41,8 @@ def request_8a8w() -> Request:
 
 def write(root: Path, run: str, cells: Sequence[CellResult], toolchain: Toolchain = OLD) -> None:
     store, contents = Store(root), rows(run, cells, toolchain)
-    contents["trends"] = trends(store, run, contents["cells"], contents["operators"], TrendConfig())
+    both = contents["cells"], contents["operators"]
+    contents["trends"] = trends(store, run, *both, TrendConfig(), contents["steps"])
     for table, table_rows in contents.items():
         tables.write(store, run, table, table_rows)
 
@@ -126,6 +127,52 @@ def test_a_regression_is_shown_with_the_changed_inputs_and_the_exit_code_is_1(
     assert [change[-1] for change in changes(json.loads(back.stdout))] == [
         "steady", "improved", "improved", "changed", "improved",
     ]  # fmt: skip
+
+
+SEQUENCE = tuple(
+    replace(
+        STEP, step=step, method="decode", method_sample=step, token=7 + step, token_reference=7 + step, text=f"t{step}",
+        origin="introduced",
+    )
+    for step in range(4)
+)  # fmt: skip
+"""A sequence of four steps whose tokens are those of eager PyTorch."""
+WRONG_FROM_1 = (
+    SEQUENCE[0],
+    replace(SEQUENCE[1], token=1, text=None, introduced_snr_db=12.0, state_introduced_snr_db=49.0),
+    replace(SEQUENCE[2], token=2, origin="diverged", total_snr_db=None),
+)
+"""The same sequence without its last step. A token is wrong in step 1, and the next token is another one for that."""
+
+
+def test_the_first_token_that_differs_and_the_step_that_introduces_more_error_are_shown(
+    program: Program, request_8a8w: Request, tmp_path: Path
+) -> None:
+    write(tmp_path, RUNS[0], [passed_cell(request_8a8w, comparison=replace(COMPARISON, steps=SEQUENCE))])
+    write(tmp_path, RUNS[1], [passed_cell(request_8a8w, comparison=replace(COMPARISON, steps=WRONG_FROM_1))])
+    ran = program.run("diff", *RUNS[:2], "--json", f"--artifacts={tmp_path}")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    (cell,) = json.loads(ran.stdout)["cells"]
+    of_steps = [
+        tuple(change[key] for key in ("step", "what", "before", "after", "verdict"))
+        for change in cell["changes"]
+        if change["step"]
+    ]
+    name = 'step {} (decode) of "a"'
+    assert of_steps == [
+        (name.format(1), "token", "8 't1'", "1", "regressed"),
+        (name.format(1), "same_token", 1.0, 0.0, "regressed"),
+        (name.format(1), "introduced_snr_db", 40.0, 12.0, "regressed"),
+        (name.format(1), "state_introduced_snr_db", 50.0, 49.0, "steady"),
+        (name.format(2), "origin", "introduced", "diverged", "changed"),
+        (name.format(2), "same_token", 1.0, None, "undefined"),
+        (name.format(3), "step", "there", None, "changed"),
+    ]
+    table = program.run("diff", *RUNS[:2], f"--artifacts={tmp_path}").stdout
+    assert 'step 1 (decode) of "a" introduced_snr_db  40 dB' in table
+    back = json.loads(program.run("diff", RUNS[1], RUNS[0], "--json", f"--artifacts={tmp_path}").stdout)
+    tokens = [change for change in back["cells"][0]["changes"] if change["what"] == "token"]
+    assert [(change["step"], change["verdict"]) for change in tokens] == [(name.format(1), "improved")]
 
 
 @pytest.mark.parametrize(

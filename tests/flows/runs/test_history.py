@@ -289,6 +289,46 @@ def test_the_noise_of_many_operators_below_a_worse_cell_is_not_reported(tmp_path
     assert [series_of(row) for row in bad(5.0, 30.0)] == ["final_snr_db", "op0 snr_db", "op0 introduced_snr_db"]
 
 
+def step_rows(cell: Row, night: int, first_wrong: int | None) -> list[Row]:
+    """Return the rows of a sequence of five steps. The tokens differ from step `first_wrong` on."""
+    rows: list[Row] = []
+    for step in range(5):
+        wrong, after = step == first_wrong, first_wrong is not None and step > first_wrong
+        row = dict.fromkeys(tables.schema_of("steps").names) | {name: cell[name] for name in CELL_COLUMNS}
+        row |= {"run_id": run_of(night), "sample": 0, "sample_name": "a", "method": "decode", "step": step}
+        row |= {"token": 9 if wrong or after else step, "token_reference": step}
+        row |= {"introduced_snr_db": 20.0 if wrong else 50.0, "origin": "diverged" if after else "introduced"}
+        rows.append(row)
+    return rows
+
+
+def test_the_step_that_got_worse_and_the_first_token_that_differs_are_reported_until_they_are_right(
+    tmp_path: Path,
+) -> None:
+    store, noise, bad = Store(tmp_path), np.random.default_rng(0), list[list[tuple[str, str, str, float, float]]]()
+    for night, first_wrong in enumerate([None, None, None, 2, 2, None]):
+        cell = cell_row("toy", night, [], noise) | {"top1_agreement": 1.0 if first_wrong is None else 0.0}
+        steps = step_rows(cell, night, first_wrong)
+        rows = trends(store, run_of(night), [cell], [], TrendConfig(), steps)
+        for table, contents in (("cells", [cell]), ("steps", steps), ("trends", rows)):
+            tables.write(store, run_of(night), table, contents)
+        columns = ("step", "series", "verdict", "value", "level")
+        bad.append([tuple(row[name] for name in columns) for row in rows if row["verdict"] in BAD])
+    name = 'step 2 (decode) of "a"'
+    assert bad == [
+        *([], [], []),
+        *(
+            [
+                (None, "top1_agreement", verdict, 0.0, 1.0),
+                (name, "same_token", verdict, 0.0, 1.0),
+                (name, "introduced_snr_db", verdict, 20.0, 50.0),
+            ]
+            for verdict in ("regressed", "still_bad")
+        ),
+        [],
+    ]
+
+
 def test_an_operator_of_a_worse_cell_stays_bad_as_long_as_the_cell(nights: list[list[Row]]) -> None:
     bad = ["regressed", *["still_bad"] * 14]
     assert verdicts(nights, "operator", "final_snr_db")[-16:] == ["steady", *bad]

@@ -39,6 +39,13 @@ def test_the_terminal_shows_each_regression_with_its_first_run_and_the_changes(t
     ]
 
 
+def test_the_regression_of_an_operator_and_of_a_step_begins_with_its_name(trends: dict[int, list[Row]]) -> None:
+    row = next(row for row in trends[4] if row["verdict"] == "regressed")
+    parts = [{"operator": "conv", "series": "snr_db"}, {"step": 'step 1 of "a"', "series": "same_token"}]
+    lines = regressions_markdown([row | part for part in parts]).splitlines()
+    assert [line.split(" | ")[1] for line in lines[-2:]] == [r"conv snr\_db", r'step 1 of "a" same\_token']
+
+
 def test_the_markdown_has_the_same_rows(trends: dict[int, list[Row]]) -> None:
     assert count(trends[4]) == 1
     lines = regressions_markdown(trends[4]).splitlines()
