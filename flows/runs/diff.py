@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Literal
 
@@ -117,8 +117,8 @@ def differences(before: Side, after: Side, *, trends: Sequence[Row] = ()) -> Dif
     config = TrendConfig()
     pairs = pairs_of(before.cells, after.cells)
     keys_a, keys_b = {names(a): key(b) for a, b in pairs}, {names(b): key(b) for _, b in pairs}
-    operators = [_Rows.of(OPERATORS, *side) for side in ((before.operators, keys_a), (after.operators, keys_b))]
-    steps = [_Rows.of(STEPS, *side) for side in ((before.steps, keys_a), (after.steps, keys_b))]
+    operators = _Rows.of(OPERATORS, before.operators, keys_a), _Rows.of(OPERATORS, after.operators, keys_b)
+    steps = _Rows.of(STEPS, before.steps, keys_a), _Rows.of(STEPS, after.steps, keys_b)
     whole = (row for row in trends if row["operator"] is None and row["step"] is None)
     noise = {(key(row), row["series"]): row for row in whole if row["noise"] is not None}
     cells: list[CellDifference] = []
@@ -185,18 +185,9 @@ def _series(a: Row, b: Row, trends: Mapping[tuple[Key, str], Row], config: Trend
 
 
 def number_change(
-    name: str,
-    series: Series,
-    before: float | None,
-    after: float | None,
-    floor: float,
-    trend: Row | None = None,
-    **part: str,
+    name: str, series: Series, before: float | None, after: float | None, floor: float, trend: Row | None = None
 ) -> Iterator[Change]:
-    """Yield the change of a series if its value differs. `floor`: its limit, unless `trend` has the noise.
-
-    `part`: the operator or the step that the series is about.
-    """
+    """Yield the change of a series if its value differs. `floor`: its limit, unless `trend` has the noise."""
     if before == after:
         return
     verdict: Verdict = "undefined"
@@ -206,7 +197,7 @@ def number_change(
         limit = max(trend["floor"], _SIGMAS * trend["noise"]) if trend else limit
         gained = series.better * (after - before)
         verdict = "regressed" if -gained > limit else "improved" if gained > limit else "steady"
-    yield Change(what=name, unit=series.unit, before=before, after=after, limit=limit, verdict=verdict, **part)
+    yield Change(what=name, unit=series.unit, before=before, after=after, limit=limit, verdict=verdict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -230,7 +221,8 @@ class _Rows:
         for name, series in self.parts.series.items():
             before, now = (side.gaps[cell, part][name] for side in (self, after))
             floor = getattr(config.floors, name)
-            yield from number_change(name, series, before, now, floor, **{self.parts.column: part})
+            for change in number_change(name, series, before, now, floor):
+                yield replace(change, **{self.parts.column: part})
 
 
 def _operators(cell: Key, before: _Rows, after: _Rows, config: TrendConfig) -> Iterator[Change]:

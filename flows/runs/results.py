@@ -126,8 +126,8 @@ def _with_trends(
     """Write the run's table `trends`, and return it with the other `contents`."""
     rows: Sequence[Row] = []
     if trend:
-        tonight = (contents[table] for table in ("cells", "operators"))
-        rows = trends(store, run.run_id, *tonight, trend, contents["steps"])
+        cells, operators, steps = (contents[table] for table in ("cells", "operators", "steps"))
+        rows = trends(store, run.run_id, cells, operators, trend, steps)
     tables.write(store, run.run_id, "trends", rows)
     return {**contents, "trends": rows}
 

@@ -41,8 +41,8 @@ def request_8a8w() -> Request:
 
 def write(root: Path, run: str, cells: Sequence[CellResult], toolchain: Toolchain = OLD) -> None:
     store, contents = Store(root), rows(run, cells, toolchain)
-    both = contents["cells"], contents["operators"]
-    contents["trends"] = trends(store, run, *both, TrendConfig(), contents["steps"])
+    cells_and_operators = contents["cells"], contents["operators"]
+    contents["trends"] = trends(store, run, *cells_and_operators, TrendConfig(), contents["steps"])
     for table, table_rows in contents.items():
         tables.write(store, run, table, table_rows)
 

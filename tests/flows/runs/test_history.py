@@ -305,7 +305,7 @@ def step_rows(cell: Row, night: int, first_wrong: int | None) -> list[Row]:
 def test_the_step_that_got_worse_and_the_first_token_that_differs_are_reported_until_they_are_right(
     tmp_path: Path,
 ) -> None:
-    store, noise, bad = Store(tmp_path), np.random.default_rng(0), list[list[tuple[str, str, str, float, float]]]()
+    store, noise, bad = Store(tmp_path), np.random.default_rng(0), list[list[tuple[Any, ...]]]()
     for night, first_wrong in enumerate([None, None, None, 2, 2, None]):
         cell = cell_row("toy", night, [], noise) | {"top1_agreement": 1.0 if first_wrong is None else 0.0}
         steps = step_rows(cell, night, first_wrong)
