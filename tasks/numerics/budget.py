@@ -128,7 +128,7 @@ class OutputBudget:
             def effects_in(direction: Array, run: Sensitivity = run) -> Effects:
                 slopes = run.gradients(output, direction.reshape(shape))
                 return {
-                    (cause, index): float(np.einsum("i,i->", slope.reshape(-1), part.reshape(-1)))
+                    (cause, index): _projected(slope.reshape(-1), part.reshape(-1))
                     for index, slope in slopes.items()
                     for cause, part in errors[index].items()
                 }
@@ -171,6 +171,22 @@ class OutputBudget:
             share_error=math.sqrt(self._variances[cause, operator]) / self._energy,
             alone_snr_db=10 * math.log10(self._signal / effect) if effect > 0 and self._signal > 0 else None,
         )
+
+
+def _projected(slope: Array, error: Array) -> float:
+    """Return the effect of an error. An element without an error has none, even where a square root has no slope.
+
+    Raises NoDerivative if an element with an error has no finite slope.
+    """
+    with np.errstate(invalid="ignore"):
+        effect = float(np.einsum("i,i->", slope, error))
+    if math.isfinite(effect):
+        return effect
+    wrong = error != 0
+    effect = float(np.einsum("i,i->", slope[wrong], error[wrong])) if np.isfinite(slope[wrong]).all() else math.nan
+    if not math.isfinite(effect):
+        raise NoDerivative("an operator has no finite derivative where its value has an error")
+    return effect
 
 
 def _points(number: int) -> str:

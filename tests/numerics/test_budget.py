@@ -17,7 +17,7 @@ from tasks.numerics.path import ARISING, Errors, RunAt, errors_at
 from tasks.records.vocabulary import Cause
 
 from tests.numerics.numpy_graph import (  # isort: skip
-    Program, added, entry, getitem, line, matmul, max_pool, mean, multiplied,
+    Op, Program, added, entry, getitem, line, matmul, max_pool, mean, multiplied,
     refused, relu, relu6, scaled, sliced, softmax, transposed,
 )  # fmt: skip
 
@@ -291,6 +291,30 @@ def test_an_operator_without_a_derivative_is_the_reason_for_an_unexplained_error
     budget = OutputBudget()
     budget.add(lambda _: Underivable(), 0, X + E1, X, {1: {"device": E1}})
     assert (totals(budget)["unexplained"], budget.why, budget.projections) == (1, "heaviside has none", 0)
+
+
+def root(source: int) -> Op:
+    def pullback(weights: Sequence[Array], x: Array) -> list[Array]:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return [weights[0] / (2 * np.sqrt(x))]
+
+    return Op(reads=(source,), forward=np.sqrt, pullback=pullback)
+
+
+def test_an_element_without_an_error_has_no_effect_where_a_root_has_no_derivative() -> None:
+    inputs = [np.array([[0.0, 4.0]])]
+    program = Program([entry(inputs[0]), scaled(0, 1.0), root(1)], [2])
+    budget = budget_of(program, inputs, {1: {"device": np.array([[0.0, 0.5]])}}, forward=False)
+    assert totals(budget)["device"] == pytest.approx(1, abs=1e-3)
+
+
+def test_an_error_where_a_root_has_no_derivative_is_unexplained() -> None:
+    inputs = [np.array([[0.0, 4.0]])]
+    program = Program([entry(inputs[0]), scaled(0, 1.0), root(1)], [2])
+    parts: Errors = {1: {"device": np.array([[0.5, 0.5]]), "resolution": np.array([[-0.5, 0.0]])}}
+    budget = budget_of(program, inputs, parts, forward=False)
+    reason = "an operator has no finite derivative where its value has an error"
+    assert (totals(budget)["unexplained"], budget.why) == (1, reason)
 
 
 def test_an_output_that_is_not_floating_point_is_unexplained() -> None:

@@ -74,7 +74,7 @@ class RunBetween:
     def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
         """Return, per final output, the sum of d(output) / d(value) * error over all errors.
 
-        Return None if a kernel has no derivative in this direction, or cannot be computed on the host.
+        Return None if a kernel has no finite derivative in this direction, or cannot be computed on the host.
         """
 
         def with_tangent(index: int, value: torch.Tensor) -> torch.Tensor:
@@ -89,10 +89,11 @@ class RunBetween:
         try:
             with forward_ad.dual_level(), torch.no_grad():
                 outputs = [forward_ad.unpack_dual(output) for output in self._run(with_tangent)]
-                return [
+                effects = [
                     np.zeros(tuple(primal.shape)) if tangent is None else tangent.double().numpy()
                     for primal, tangent in outputs
                 ]
+                return effects if all(np.isfinite(effect).all() for effect in effects) else None
         except (NoKernel, RuntimeError):
             return None
 
