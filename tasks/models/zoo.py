@@ -16,6 +16,7 @@ from torch import nn
 
 from conf.errors import did_you_mean
 from tasks.errors import RequestError
+from tasks.models.optional import missing_extra
 from tasks.models.photographs import photographs
 from tasks.models.random_weights import calibrate_random_weights
 from tasks.models.reproducible import reproducible
@@ -89,6 +90,4 @@ def _optional(package: str, model: str) -> ModuleType:
     try:
         return importlib.import_module(package)
     except ImportError as error:
-        raise RequestError(
-            f"model {model} needs the optional extra zoo ({package}: {error}): pip install 'qnnsweep[zoo]'"
-        ) from error
+        raise missing_extra(model, "zoo", f"{package}: {error}") from error

@@ -1,0 +1,22 @@
+"""The error about a model whose optional extra is not installed, and the files of packages that hold only weights."""
+
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from tasks.errors import RequestError
+
+
+def missing_extra(model: str, extra: str, problem: object) -> RequestError:
+    """Return the error that names the extra that a model needs. `problem`: what is missing."""
+    return RequestError(f"model {model} needs the optional extra {extra} ({problem}): pip install 'qnnsweep[{extra}]'")
+
+
+def packaged_file(package: str, file: str, model: str, extra: str) -> Path:
+    """Return a file of an installed package without importing it. Raises RequestError if it is not installed."""
+    try:
+        path = Path(str(distribution(package).locate_file(file)))
+    except PackageNotFoundError as error:
+        raise missing_extra(model, extra, f"the package {package} is not installed") from error
+    if not path.is_file():
+        raise missing_extra(model, extra, f"the installed version of {package} has no file {file}")
+    return path
