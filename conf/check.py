@@ -11,7 +11,7 @@ from conf.constraints import host_address, regular_expression, violations
 from conf.errors import RequestError, did_you_mean, one_of, printable
 from conf.models import ModelConfig
 from conf.names import QUANT_DTYPES, SHIPPED_BACKENDS
-from conf.overrides import override_problems
+from conf.overrides import method_problems, override_problems
 from conf.schema import PROBE, DeviceConfig, Request, RetentionConfig, RunnerKind, TransportKind
 from conf.schemes import Precision, SchemeConfig
 from conf.states import methods_with_keys, samples_key, state_problems
@@ -24,6 +24,7 @@ def problems(request: Request) -> Iterator[RequestError]:
     yield from _names(request)
     yield from _of("model", request.model, _model(request.model))
     yield from _of("scheme", request.scheme, _scheme(request.scheme))
+    yield from method_problems(request.scheme, [method.name for method in request.model.methods or ()])
     yield from _calibration(request.model, request.scheme)
     for field in fields(request):
         if is_dataclass(config := getattr(request, field.name)) and field.name not in ("model", "scheme", "device"):

@@ -5,10 +5,10 @@ from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any
 
-from conf.errors import RequestError, printable
+from conf.errors import RequestError, one_of, printable
 from conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
 
-PATTERNS = ("module", "operator", "node")
+PATTERNS = ("module", "operator", "node", "method")
 """The fields of an override that select operators. All other fields are settings."""
 SETTINGS = tuple(field.name for field in fields(SchemeOverride) if field.name not in PATTERNS)
 _BLOCKS = "16a4w_block"
@@ -25,6 +25,15 @@ def patterns(override: SchemeOverride) -> dict[str, str]:
 def settings(override: SchemeOverride) -> dict[str, Any]:
     """Return the settings of the override that are not null."""
     return {name: value for name in SETTINGS if (value := getattr(override, name)) is not None}
+
+
+def method_problems(scheme: SchemeConfig, methods: Sequence[str]) -> Iterator[RequestError]:
+    """Yield one error per override that is for no method of the model. `methods`: empty for a model with one method."""
+    for index, override in enumerate(scheme.overrides):
+        pattern = override.method
+        if pattern is not None and not any(fnmatchcase(name, pattern) for name in methods):
+            accepted = one_of(list(methods)) if methods else "the model has one method, so write null"
+            yield RequestError(f"no such method; {accepted}", key=_key(index, "method"), value=printable(pattern))
 
 
 def merged(overrides: Sequence[SchemeOverride], indices: Sequence[int], operators: str) -> SchemeOverride:

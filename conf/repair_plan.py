@@ -23,7 +23,11 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
             key = "device" if axis == "where" else axis
             raise RequestError("a repair has only one value of this key; sweep soc instead", key=key)
     if first.model.methods is not None:
-        raise RequestError("only a model with one method can be repaired", key="model", value=first.model.name)
+        problem = "only a model with one method can be repaired; scheme.overrides changes operators of a method by hand"
+        raise RequestError(problem, key="model", value=first.model.name)
+    if first.model.states is not None:
+        problem = "a model with states cannot be repaired: the search needs samples that do not depend on each other"
+        raise RequestError(problem, key="model", value=first.model.name)
     if first.scheme.precision is not Precision.quantized:
         raise RequestError("only a quantized scheme can be repaired", key="scheme", value=first.scheme.name)
     if not (first.measure.dump_operators and first.measure.replay and first.measure.budget):

@@ -52,6 +52,9 @@ class SchemeOverride:
     node: Pattern | None = None
     """A glob of the name of a node in the exported program. The column `source_nodes` of the table `operators` has the
     names."""
+    method: Pattern | None = field(default=None, metadata={"identity": "unless None"})
+    """A glob of the name of a method, for a model with several methods. Without it, the other patterns must match in
+    every method."""
     precision: OverridePrecision | None = None
     """float16 and cpu take the operator out of the quantized graph."""
     quant_dtype: Annotated[str, choice(QUANT_DTYPES, "dtype")] | None = None

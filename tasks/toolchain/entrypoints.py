@@ -40,7 +40,7 @@ def check_overrides(exported: ExportedModel, scheme: SchemeConfig, kind: str, st
     from tasks.toolchain import quantize
 
     for method in methods_of(exported):
-        quantize.check_overrides(method.program, scheme, kind, store)
+        quantize.check_overrides(method, scheme, kind, store)
 
 
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:

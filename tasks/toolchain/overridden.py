@@ -15,19 +15,25 @@ from torch.fx import Graph, Node
 from conf.errors import RequestError, printable
 from conf.overrides import PATTERNS, merged, patterns
 from conf.schemes import OverridePrecision, SchemeOverride
+from tasks.records.keys import METHOD
 
+METHOD_OF_GRAPH = "qnnsweep_method"
+"""The key of a graph's metadata with the name of the method that the graph computes."""
 _NOTE = "qnnsweep_overrides"
 _CLOSE, _MOST_NAMES = 0.3, 6
 
 
-def select(graph: Graph, overrides: Sequence[SchemeOverride]) -> dict[Node, SchemeOverride]:
+def select(graph: Graph, overrides: Sequence[SchemeOverride], method: str = METHOD) -> dict[Node, SchemeOverride]:
     """Return, for every selected node, the settings of all overrides that select it. Note the overrides on the node.
 
+    `method`: the method that the graph computes. Overrides for other methods select nothing.
     Raises RequestError if a pattern matches nothing, or if the overrides of a node contradict each other.
     """
-    names = {node: _names(node) for node in graph.nodes if node.op == "call_function" and not _is_part(node)}
+    names = {node: _names(node, method) for node in graph.nodes if node.op == "call_function" and not _is_part(node)}
     selected: dict[Node, list[int]] = {}
     for index, override in enumerate(overrides):
+        if override.method is not None and not fnmatchcase(method, override.method):
+            continue
         nodes = [node for node, of_node in names.items() if _matches(override, of_node)]
         if not nodes:
             raise _matches_nothing(index, override, list(names.values()))
@@ -74,12 +80,12 @@ def _is_part(node: Node) -> bool:
     return node.target is operator.getitem
 
 
-def _names(node: Node) -> dict[str, set[str]]:
+def _names(node: Node, method: str) -> dict[str, set[str]]:
     """Return, for each kind of pattern, the names of a node that the pattern may match."""
     sources = roots(node.meta.get("from_node", ()))
     # An operator that the quantizer decomposes is selected by the type that it has in the exported program, too.
     types = {operator_type(node), *(re.sub(r"_\d+$", "", source) for source in sources)}
-    return {"module": {*_modules(node)}, "operator": types, "node": {node.name, *sources}}
+    return {"module": {*_modules(node)}, "operator": types, "node": {node.name, *sources}, "method": {method}}
 
 
 def _modules(node: Node) -> Iterator[str]:

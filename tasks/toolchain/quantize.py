@@ -14,6 +14,7 @@ from tasks.records.keys import METHOD
 from tasks.storage.store import Store
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.export import make_deterministic
+from tasks.toolchain.overridden import METHOD_OF_GRAPH
 from tasks.toolchain.saved_program import load_program
 from tasks.toolchain.shared_observers import equalize_states, share_observers
 from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
@@ -30,7 +31,7 @@ def quantize_methods(
     A floating-point scheme leaves the programs unchanged. The methods of a model with states are calibrated together.
     """
     make_deterministic()
-    modules = [load_program(store, exported.program).module() for exported in methods]
+    modules = [_loaded(exported, store) for exported in methods]
     if scheme.precision is not Precision.quantized:
         pairs = zip(methods, modules, strict=True)
         return [_quantized(exported, module, scheme, store, exported.program) for exported, module in pairs]
@@ -51,9 +52,16 @@ def quantize_methods(
     return [_converted_model(*pair, scheme, store) for pair in zip(methods, prepared, strict=True)]
 
 
-def check_overrides(program: Blob, scheme: SchemeConfig, kind: str, store: Store) -> None:
+def _loaded(exported: ExportedModel, store: Store) -> GraphModule:
+    """Return the exported graph, with the name of its method."""
+    module = load_program(store, exported.program).module()
+    module.meta[METHOD_OF_GRAPH] = exported.method
+    return module
+
+
+def check_overrides(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> None:
     """Raise RequestError if an override of the scheme does not fit the exported program. Nothing is calibrated."""
-    module = load_program(store, program).module()
+    module = _loaded(exported, store)
     prepare_pt2e(module, backend_of(kind).compiler(scheme, None).quantizer(scheme, module))
 
 

@@ -150,6 +150,19 @@ def test_an_interpolation_reads_other_groups_of_the_same_cell(mine: Path) -> Non
     assert [cell.request.model.arguments for cell in plan.cells] == [{"width": 73}, {"width": 75}]
 
 
+def test_an_argument_that_is_the_size_of_an_input_is_an_axis_if_it_is_part_of_the_name(mine: Path) -> None:
+    text = (mine / "model" / "my_net.yaml").read_text()
+    sized = text.replace("name: my_net", "name: my_net_${model.arguments.width}")
+    (mine / "model" / "my_net.yaml").write_text(sized.replace("[1, 3, 8, 8]", "[1, 3, 8, '${model.arguments.width}']"))
+    models = [
+        cell.request.model for cell in load(["model=my_net", "model.arguments.width=1,32"], config_dirs=[mine]).cells
+    ]
+    assert [(model.name, model.inputs[0].shape, model.arguments) for model in models] == [
+        ("my_net_1", [1, 3, 8, 1], {"width": 1}),
+        ("my_net_32", [1, 3, 8, 32], {"width": 32}),
+    ]
+
+
 def test_keys_below_arguments_can_be_added_and_removed(mine: Path) -> None:
     plan = load(["model=my_net", "+model.arguments.depth=3", "~model.arguments.width"], config_dirs=[mine])
     assert plan.cells[0].request.model.arguments == {"depth": 3}

@@ -54,7 +54,7 @@ REFUSALS = {
     "{module:a,range:[0,0]}": f"scheme.overrides[0].range=[0.0, 0.0]: {RANGE}",
     "{module:a,range:[0,inf]}": f"scheme.overrides[0].range=[0.0, inf]: {RANGE}",
     "{module:a}": f"scheme.overrides[0]: {NO_SETTING}",
-    "{precision:cpu}": "scheme.overrides[0]: no pattern; set module or operator or node to select operators",
+    "{precision:cpu}": "scheme.overrides[0]: no pattern; set module or operator or node or method to select operators",
     "{module:' ',precision:cpu}": "scheme.overrides[0].module= : empty; a glob, in which * is any text, or null",
     "{module:a,block_size:[1,16]}": "scheme.overrides[0].block_size=[1, 16]: needs quant_dtype 16a4w_block",
     "{module:a,quant_dtype:16a4w_block}": (
@@ -121,6 +121,19 @@ def test_a_scheme_file_is_an_axis_and_a_shard_like_any_other_scheme(mine: Path, 
 @pytest.mark.parametrize(("written", "line"), REFUSALS.items(), ids=lambda _: "")
 def test_a_wrong_override_is_refused_in_one_line(refused: Refused, written: str, line: str) -> None:
     assert refused("scheme=8a8w", f"scheme.overrides=[{written}]") == f"{line} (scheme 8a8w)"
+
+
+@pytest.mark.parametrize(
+    ("model", "accepted"),
+    [("my_net", "the model has one method, so write null"), ("tiny_llama", "one of decode, prefill")],
+)
+def test_an_override_of_a_method_that_the_model_lacks_is_refused(mine: Path, model: str, accepted: str) -> None:
+    words = [f"model={model}", "soc=SM8650", "scheme=8a8w", "scheme.overrides=[{method:dec,precision:cpu}]"]
+    with pytest.raises(RequestError) as refused:
+        load(words, config_dirs=[mine])
+    assert str(refused.value) == f"scheme.overrides[0].method=dec: no such method; {accepted}"
+    (cell,) = load(["model=tiny_llama", *words[1:3], words[3].replace("dec", "dec*")], config_dirs=[mine]).cells
+    assert cell.request.scheme.overrides == [SchemeOverride(method="dec*", precision=OverridePrecision.cpu)]
 
 
 @pytest.mark.parametrize("written", ALLOWED, ids=lambda _: "")

@@ -11,6 +11,7 @@ import pytest
 from conf.load import load
 from conf.models import DataConfig, InputConfig, MethodConfig, ModelConfig
 from conf.schema import Request
+from conf.schemes import SchemeOverride
 from flows.graph import comparison_options, lowering_options
 from flows.runs.files import link_files, read_evidence
 from tasks.bundle import bundle
@@ -25,6 +26,7 @@ from tasks.records import ExportedModel, LoweredProgram
 from tasks.records.methods import methods_of
 from tasks.results.outcome import CellResult, judge
 from tasks.results.rows import rows
+from tasks.toolchain import entrypoints
 
 if TYPE_CHECKING:
     from flows.resources import Resources
@@ -94,6 +96,24 @@ def lowered_of(cell: CellResult) -> tuple[LoweredProgram, ...]:
 
 def tables(cell: CellResult) -> dict[str, list[dict[str, Any]]]:
     return rows("a run", [cell], None)
+
+
+def test_an_override_of_a_method_needs_no_operator_in_the_other_methods(
+    exported: ExportedModel, resources: Resources
+) -> None:
+    def check(**patterns: str) -> None:
+        override = SchemeOverride(**patterns, quant_dtype="16a8w")
+        scheme = replace(request_of("8a8w").scheme, overrides=[override])
+        arguments = exported, scheme, "qnn", resources.store
+        resources.workers.call("quantize", entrypoints.check_overrides, *arguments, subject=("pair",))
+
+    check(method="encode", operator="conv2d")
+    for others in ({}, {"method": "cl*"}):
+        with pytest.raises(RequestError) as refused:
+            check(operator="conv2d", **others)
+        assert str(refused.value) == (
+            "scheme.overrides[0].operator=conv2d: matches no operator of the model; there are child, scores, and 4 others"
+        )
 
 
 def test_the_methods_of_one_module_share_its_parameters_and_keep_its_module_paths(

@@ -23,7 +23,8 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 from conf.errors import printable
 from conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
 from tasks.errors import RequestError
-from tasks.toolchain.overridden import operator_type, overrides_of, select
+from tasks.records.keys import METHOD
+from tasks.toolchain.overridden import METHOD_OF_GRAPH, operator_type, overrides_of, select
 
 _BLOCKS = "16a4w_block"
 _LARGEST_BIAS = 2**31 - 128  # the largest int32 that is a float32
@@ -56,16 +57,17 @@ def quantizer_of(scheme: SchemeConfig, module: GraphModule) -> Quantizer:
         quantizer.set_submodule_qconfig_list(
             [(lambda node, kind=kind: operator_type(node) == kind, copy.deepcopy(config)) for kind in scheme.block_size]
         )
-    return OverridingQuantizer(quantizer, scheme) if scheme.overrides else quantizer
+    return OverridingQuantizer(quantizer, scheme, module.meta.get(METHOD_OF_GRAPH)) if scheme.overrides else quantizer
 
 
 class OverridingQuantizer(Quantizer):
     """A QnnQuantizer for a scheme with overrides. The operators are selected in the graph that is annotated."""
 
-    def __init__(self, quantizer: QnnQuantizer, scheme: SchemeConfig) -> None:
+    def __init__(self, quantizer: QnnQuantizer, scheme: SchemeConfig, method: str | None) -> None:
         super().__init__()
         self._quantizer = quantizer
         self._scheme = scheme
+        self._method = method or METHOD
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         return self._quantizer.transform_for_annotation(model)
@@ -74,7 +76,7 @@ class OverridingQuantizer(Quantizer):
         self._quantizer.validate(model)
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        settings = select(model.graph, self._scheme.overrides)
+        settings = select(model.graph, self._scheme.overrides, self._method)
         quantizer = self._quantizer
         quantizer.add_discard_nodes([node.name for node, override in settings.items() if override.precision in _FLOATS])
         blocks = {node: shape for node, override in settings.items() if (shape := self._block_of(node, override))}
@@ -163,6 +165,8 @@ class OverridingQuantizer(Quantizer):
         """Raise RequestError for an override that changes none of the operators that it selects."""
         for index, override in enumerate(self._scheme.overrides):
             nodes = [node for node in settings if index in overrides_of(node)]
+            if not nodes:  # an override of another method
+                continue
             for name, reason, has_effect in _EFFECTS:
                 asked = getattr(override, name)
                 ineffective = asked is not None and not any(map(has_effect, nodes))
