@@ -112,7 +112,8 @@ def test_an_override_of_a_method_needs_no_operator_in_the_other_methods(
         with pytest.raises(RequestError) as refused:
             check(operator="conv2d", **others)
         assert str(refused.value) == (
-            "scheme.overrides[0].operator=conv2d: matches no operator of the model; there are child, scores, and 4 others"
+            "scheme.overrides[0].operator=conv2d: matches no operator of the model; there are child, scores, and 4 "
+            "others"
         )
 
 
