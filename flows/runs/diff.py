@@ -262,7 +262,8 @@ def _steps(cell: Key, before: _Rows, after: _Rows, config: TrendConfig) -> Itera
                 yield Change(what="token", step=step, before=_token(a), after=_token(b), verdict=verdict)
             if a["origin"] != b["origin"]:
                 yield Change(what="origin", step=step, before=a["origin"], after=b["origin"], verdict="changed")
-        yield from before.series(cell, step, after, config)
+        # The change `token` says more than this series.
+        yield from (change for change in before.series(cell, step, after, config) if change.what != "same_token")
 
 
 def _token(step: Row) -> str | None:
