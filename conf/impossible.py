@@ -5,12 +5,16 @@ from conf.errors import printable
 from conf.overrides import computed_in
 from conf.schema import PROBE, DeviceConfig, Request, RunnerKind, TransportKind
 
+COLLECTION = "a collection of cases (model.cases) is measured by `qnnsweep atlas`"
+
 
 def impossible_reason(request: Request) -> str | None:
     """Return a text of one line, the reason why the cell is impossible. Return None if the cell is possible.
 
     With `try_impossible`, the cell is possible even if a limit of the backend's compiler excludes it.
     """
+    if request.model.cases is not None:
+        return COLLECTION
     backend, soc = planned_backend(request.backend.kind), request.soc.name
     if backend.socs is not None and soc not in backend.socs:
         return f"the {printable(request.backend.name)} backend does not compile for {printable(soc)}"

@@ -98,3 +98,6 @@ class ModelConfig:
     driver: DriverConfig | None = field(default=None, metadata={"identity": "unless None"})
     """The choice of tokens, for a language model with states. null means that no step reads the output of another as a
     token."""
+    cases: FunctionPath | None = field(default=None, metadata={"identity": "unless None"})
+    """`package.module:function`, which yields the cases of a collection for `qnnsweep atlas`; see docs/atlas.md. The
+    factory and the data sources are called with the arguments of each case. null means that this is one model."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from flows.cli.atlas import EXITS as ATLAS_EXITS
+from flows.cli.atlas import atlas
 from flows.cli.bisect import EXITS as BISECT_EXITS
 from flows.cli.bisect import bisect
 from flows.cli.cache import app as cache
@@ -315,6 +317,7 @@ def recompare(
 app.command(epilog=QUALIFY_EXITS, short_help="Compare a toolchain with the present one.")(qualify)
 app.command(epilog=BISECT_EXITS, short_help="Search the change that makes a good cell bad.")(bisect)
 app.command(epilog=REPAIR_EXITS, short_help="Search a scheme that reaches a target, and certify it.")(repair)
+app.command(epilog=ATLAS_EXITS, short_help="Measure which operators can be used.")(atlas)
 app.command(epilog=REPRO_EXITS, short_help="Write a folder that shows an operator's error.")(repro)
 app.command("list", short_help="List models, schemes, SoCs, devices, runs or operators.")(list_)
 app.command(

@@ -36,6 +36,8 @@ class SweepResult:
     """The path of the report on this machine."""
     trends: Sequence[Row]
     """The run's rows of the table `trends`."""
+    atlas: Sequence[Row] = ()
+    """The run's rows of the table `atlas`."""
 
 
 def run_folder(run_id: str) -> str:
@@ -140,7 +142,9 @@ def _rendered(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store
     name, cells = report_name(run.run_id), contents["cells"]
     store.files.write(name, render(run, contents, _logs(store, cells)).encode())
     write_index(store)
-    return SweepResult(run=run, cells=cells, trends=contents["trends"], page=store.files.local(name))
+    return SweepResult(
+        run=run, cells=cells, trends=contents["trends"], page=store.files.local(name), atlas=contents["atlas"]
+    )
 
 
 def write_index(store: Store) -> None:

@@ -23,6 +23,7 @@ def manifest(cells: Iterable[CellResult], results: Mapping[str, bool], store: St
     for cell in cells:
         for record in (cell.exported, cell.quantized, cell.lowered, cell.bundle, cell.capture):
             blobs |= {blob.sha256: blob.size for blob in referenced_blobs(record)}
+        blobs |= {log.sha256: log.size for log in cell.case_logs}
         log = getattr(cell.error, "log", None)
         if log is not None and (blob := store.find(log)) is not None:
             blobs[blob.sha256] = blob.size

@@ -52,8 +52,9 @@ class ErrorBudget:
         for position, (exact, rounded, qparams) in enumerate(
             zip(inputs.exact, inputs.rounded, self._lowered.input_qparams, strict=True)
         ):
-            if qparams is not None and not np.array_equal(exact, rounded):
-                errors[-1 - position] = grid_errors(exact, rounded, qparams)
+            if not np.array_equal(exact, rounded, equal_nan=exact.dtype.kind == "f"):
+                in_float16: Mapping[Cause, Array] = {"resolution": rounded - exact}
+                errors[-1 - position] = in_float16 if qparams is None else grid_errors(exact, rounded, qparams)
         run_at = self._path(kernels, inputs, errors)
         for output, budget in self._outputs.items():
             budget.add(run_at, output, actual[output], reference[output], errors)

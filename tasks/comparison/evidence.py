@@ -14,7 +14,7 @@ from tasks.numerics.align import AlignedOperator, Match, align
 from tasks.numerics.dequantize import fake_quantize, quantize, undo_layout
 from tasks.numerics.element_use import CapturedValue, Kernels
 from tasks.numerics.timing import EXECUTION
-from tasks.records import Capture, LoweredProgram, Operator, OtherReference, RequantizedTensor
+from tasks.records import Capture, LoweredProgram, Operator, OtherReference, Quantization, RequantizedTensor
 from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
 from tasks.toolchain.entrypoints import reference_kernels
@@ -141,12 +141,10 @@ class Evidence:
         kernels_on = reference_kernels(self._lowered, self._store)
         inputs = self._capture.inputs or exported.evaluation  # with states, those that the device had
         tensors: Mapping[str, Array] = load(self._store.read(inputs))
+        in_float16 = _reads_float16(self._lowered)
         for sample in self.samples:
             exact = [tensors[tensor_key(sample, spec.name)] for spec in exported.inputs]
-            rounded = [
-                x if qparams is None else fake_quantize(x, qparams).astype(x.dtype)
-                for x, qparams in zip(exact, input_qparams, strict=True)
-            ]
+            rounded = [_rounded(*pair, in_float16=in_float16) for pair in zip(exact, input_qparams, strict=True)]
             yield kernels_on(rounded), SampleInputs(exact, rounded)
 
     def _logged(self, row: AlignedOperator) -> LoggedOperator:
@@ -154,6 +152,28 @@ class Evidence:
         # A delegate may give a value without dimensions a dimension of 1.
         has_added_dimension = (row.operator.shape, elements.shape) == ((), (1,))
         return LoggedOperator(row.matches[0], elements.reshape(()) if has_added_dimension else elements)
+
+
+def _rounded(value: Array, qparams: Quantization | None, *, in_float16: bool) -> Array:
+    """Return an input of the model as the device's operators read it."""
+    if qparams is not None:
+        return fake_quantize(value, qparams).astype(value.dtype)
+    if in_float16 and value.dtype == np.float32:
+        return value.astype(np.float16).astype(np.float32)
+    return value
+
+
+def _reads_float16(lowered: LoweredProgram) -> bool:
+    """Return whether a delegate runs every operator, and computes in float16, so that it rounds all float inputs."""
+    computed = [operator for operator in lowered.operators if not operator.constant]
+    if lowered.debug_facts is None or any(operator.subgraph is None for operator in computed):
+        return False
+    elements = {
+        element
+        for delegate in lowered.debug_facts.delegates
+        for element in (delegate.precision, *(delegate.context.kernel_elements if delegate.context else ()))
+    }
+    return "float16" in elements
 
 
 def captured_value(operator: Operator, logged: LoggedOperator) -> CapturedValue | None:

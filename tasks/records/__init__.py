@@ -1,5 +1,6 @@
 """The records that stages take and return, and the facts of a run."""
 
+from tasks.records.atlas import *
 from tasks.records.comparison import *
 from tasks.records.error_detail import *
 from tasks.records.launches import *

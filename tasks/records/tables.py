@@ -9,7 +9,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any, cast, get_type_hints
 
-from tasks.records import cell_rows, operator_rows, repair_rows
+from tasks.records import atlas, cell_rows, operator_rows, repair_rows
 from tasks.records.hints import annotated, optional
 from tasks.records.stages import Toolchain
 
@@ -34,6 +34,7 @@ TABLES: dict[str, type[Any]] = {
     "trends": cell_rows.TrendRow,
     "repair": repair_rows.RepairRow,
     "certificate": repair_rows.CertificateRow,
+    "atlas": atlas.AtlasRow,
 }
 
 

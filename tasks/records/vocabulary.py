@@ -192,3 +192,15 @@ TREND_VERDICTS: dict[TrendVerdict, str] = {
     "undefined": "The value is not defined tonight, or is the latency of a simulator, which is not judged.",
 }
 """Every verdict on one night of a series."""
+
+CaseState = Literal["exact", "delegated", "wrong", "cpu", "refused", "aborted", "not_exported"]
+CASE_STATES: dict[CaseState, str] = {
+    "exact": "The delegate runs all nodes, and the outputs equal those of the same program on the host, bit by bit.",
+    "delegated": "The delegate runs all nodes, and their error is within the tolerance of the scheme.",
+    "wrong": "A node introduces more error than the tolerance of the scheme allows, or an output is not finite.",
+    "cpu": "The compiler leaves a node to the CPU.",
+    "refused": "The toolchain raised an error, so there is no program.",
+    "aborted": "The toolchain or the program was ended by a signal, or by the deadline of a call.",
+    "not_exported": "There is no exported model: the collection skips the case, or torch.export refuses it.",
+}
+"""The values of the column `state` of the table `atlas`."""

@@ -10,8 +10,10 @@ from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
 from tasks.numerics.interval import bootstrap_interval, wilson_interval
 from tasks.numerics.noise import in_db, lowest_snr, noise_by_sample
 from tasks.records import (
+    Blob,
     Bundle,
     Capture,
+    CaseOutcome,
     Comparison,
     ExportedModel,
     LoweredProgram,
@@ -41,6 +43,8 @@ class CellResult:
     bundle: Bundle | None = None
     capture: Capture | None = None
     comparison: Comparison | None = None
+    cases: tuple[CaseOutcome, ...] | None = None  # of a collection; None for a model
+    case_logs: tuple[Blob, ...] = ()
     stage: str | None = None  # the last stage that was started; None if no stage was
     error: BaseException | None = None  # the error of the last stage
     result_names: dict[str, str] = field(default_factory=dict[str, str])  # names of the stored results, by field
@@ -52,6 +56,8 @@ def judge(cell: CellResult) -> tuple[Outcome, str | None]:
         return "impossible", cell.impossible
     if cell.error is not None:
         return ("infrastructure" if isinstance(cell.error, _NOT_THE_CELL) else "failed"), None
+    if cell.cases is not None:
+        return "passed", None
     assert cell.comparison is not None, "a cell without an error is complete"
     wrong = next((check for check in cell.comparison.io_checks if check.status == "failed"), None)
     if wrong is not None:

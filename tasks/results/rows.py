@@ -15,6 +15,7 @@ from tasks.numerics.modules import module_times
 from tasks.numerics.timing import spread
 from tasks.numerics.verdict import worst_operator
 from tasks.records import (
+    AtlasRow,
     Blob,
     Command,
     Comparison,
@@ -345,6 +346,11 @@ def _audit(identity: CellIdentity, cell: CellResult) -> Iterator[AuditRow]:
         yield AuditRow(cell=identity, check=check)
 
 
+def _atlas(identity: CellIdentity, cell: CellResult) -> Iterator[AtlasRow]:
+    for outcome in cell.cases or ():
+        yield AtlasRow(cell=identity, arch=cell.request.soc.arch, outcome=outcome)
+
+
 def _commands(identity: CellIdentity, cell: CellResult) -> Iterator[CommandRow]:
     """Yield a row per start of the runner on a device."""
     commands: list[Command] = [result.command for result in _launched(cell)]
@@ -359,6 +365,7 @@ _ROWS: dict[str, Callable[[CellIdentity, CellResult], Iterable[Any]]] = {
     "delegation": _delegation,
     "audit": _audit,
     "commands": _commands,
+    "atlas": _atlas,
 }
 """The functions that yield the rows of a cell, by table. `_ROWS_OF_COMPARISON` has the tables of the comparison."""
 _ROWS_OF_COMPARISON: dict[str, Callable[[CellIdentity, Comparison], Iterable[Any]]] = {

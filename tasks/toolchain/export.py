@@ -179,7 +179,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def _module(model: ModelConfig) -> torch.nn.Module:
-    factory = _named(model.factory, "model.factory")
+    factory = imported(model.factory, "model.factory")
     try:
         module = factory(**model.arguments)
     except QnnsweepError:
@@ -200,7 +200,7 @@ def _samples(model: ModelConfig, split: str, data: DataConfig) -> list[Sample]:
 
 def _sourced(split: str, data: DataConfig) -> list[Sample]:
     """Return what the source of a split yields."""
-    source = _named(data.source, f"model.{split}.source")
+    source = imported(data.source, f"model.{split}.source")
     key = f"model.{split}.source={data.source}"
     try:
         samples: list[Sample] = list(itertools.islice(source(data.count, **data.arguments), data.count))
@@ -254,7 +254,7 @@ def _by_name(model: ModelConfig, samples: list[Sample]) -> dict[str, torch.Tenso
     }
 
 
-def _named(path: str, key: str) -> Callable[..., Any]:
+def imported(path: str, key: str) -> Callable[..., Any]:
     module_name, _, attribute = path.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), attribute)

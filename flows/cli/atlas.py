@@ -1,0 +1,92 @@
+"""The command `qnnsweep atlas`. Heavy libraries are imported only after the request has been parsed and checked."""
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows.cli.foreground import run_on_this_machine
+from flows.cli.options import (
+    ArtifactsOfSweep,
+    ConfigDirs,
+    Debug,
+    Json,
+    Overrides,
+    console,
+    exit_on_error,
+    with_artifacts,
+)
+from flows.exit_codes import NOT_ALL_PASSED, PASSED
+from flows.server.settings import configure_prefect
+
+if TYPE_CHECKING:
+    from flows.runs.results import SweepResult
+
+EXITS = """
+Exit codes: 0 every case has an outcome · 1 the cases of a cell could not be tried · 2 the request is wrong, nothing
+ran · 3 this machine lacks something.
+"""
+
+
+def atlas(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    json_: Json = False,
+    debug: Debug = False,
+    artifacts: ArtifactsOfSweep = None,
+) -> None:
+    """Try every operator case of ExecuTorch's own tests in each scheme, and say which operators can be used.
+
+    For example: scheme=16a8w soc=SM8650,SM8750 model.arguments.operators=[add,conv2d]
+    """
+    folders = [str(folder.absolute()) for folder in config_dir or ()]
+    with exit_on_error(debug):
+        from conf.atlas_plan import planned
+
+        overrides = with_artifacts(overrides, artifacts)
+        plan = planned(overrides, config_dir or [])
+        configure_prefect()
+        from flows.atlas import atlas as flow
+        from flows.atlas import on_batch
+
+        screen = Console(stderr=True)
+        on_batch.set(lambda ended, total: screen.print(f"{ended} of {total} batches of cases", highlight=False))
+        result = run_on_this_machine(flow, plan, overrides, folders)
+        rows = _rows(result)
+        _show(result, rows)
+        if json_:
+            counts = [{**cell, "states": dict(states)} for cell, states in rows]
+            print(json.dumps({"run_id": result.run.run_id, "report": result.run.report, "cells": counts}))
+        raise typer.Exit(PASSED if all(row["error"] is None for row in result.cells) else NOT_ALL_PASSED)
+
+
+def _rows(result: "SweepResult") -> list[tuple[dict[str, str], Counter[str]]]:
+    """Return the names of every cell, and how many of its cases have each state."""
+    counted: list[tuple[dict[str, str], Counter[str]]] = []
+    for cell in result.cells:
+        names = {axis: str(cell[axis]) for axis in ("model", "scheme", "soc", "toolchain")}
+        matching = (row for row in result.atlas if all(row[axis] == name for axis, name in names.items()))
+        counted.append((names, Counter(row["state"] for row in matching)))
+    return counted
+
+
+def _show(result: "SweepResult", rows: list[tuple[dict[str, str], Counter[str]]]) -> None:
+    from tasks.records.vocabulary import CASE_STATES
+    from tasks.report.format import plain_table
+
+    facts, output = result.run, console()
+    heads = tuple(state.replace("_", " ") for state in CASE_STATES)
+    table: Table = plain_table("collection", "scheme", "soc", "toolchain", "cases", *heads, right=("cases", *heads))
+    for names, states in rows:
+        counts = (str(states[state]) if states[state] else "–" for state in CASE_STATES)
+        table.add_row(*names.values(), str(states.total()), *counts)
+    output.print(table)
+    output.print(
+        f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
+        f"report {facts.report.removesuffix('report.html')}atlas.html",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,204 @@
+"""One operator case, from its module to its outcome. Runs in a fork of a process that has compiled a case already.
+
+A case is compiled and executed in two further forks. The programs run in the simulator of this machine, by the runner's
+own code, but without a new process per program. Nothing but the outcome leaves the scratch folder.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from conf.models import InputConfig, ModelConfig
+from conf.schema import MeasureConfig, SocConfig
+from tasks.atlas.forked import Failed, in_fork
+from tasks.atlas.states import described, of_comparison, of_error, of_failed_run
+from tasks.bundle import bundle
+from tasks.comparison.capture import compare_capture
+from tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, OUTPUT_FOLDER, output_file, runner_arguments
+from tasks.devices.triage import missing_operators
+from tasks.records import (
+    Blob,
+    Capture,
+    CaseOutcome,
+    Command,
+    Execution,
+    Launch,
+    LaunchResult,
+    LoweredProgram,
+    OperatorCase,
+    Toolchain,
+)
+from tasks.records.keys import tensor_key
+from tasks.records.options import ComparisonOptions, LoweringOptions
+from tasks.storage.store import Store
+from tasks.toolchain import entrypoints, runner
+from tasks.toolchain.backends.select import backend_of
+from tasks.toolchain.readback.audit import audit
+from tasks.toolchain.workers.output import output_length, output_since
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseOptions:
+    """How the cases of a cell are compiled, executed and compared."""
+
+    model: ModelConfig  # the collection
+    soc: SocConfig
+    lowering: LoweringOptions
+    measure: MeasureConfig
+    comparison: ComparisonOptions
+    toolchain: Toolchain
+
+
+def model_of(case: OperatorCase, collection: ModelConfig) -> ModelConfig:
+    """Return the case as a model of its own."""
+    arguments = json.loads(case.arguments)
+    splits = {
+        split: replace(data, arguments={**data.arguments, **arguments})
+        for split in ("calibration", "evaluation")
+        if (data := getattr(collection, split)) is not None
+    }
+    inputs = [InputConfig(name=spec.name, shape=list(spec.shape), dtype=spec.dtype) for spec in case.inputs]
+    return replace(collection, name=case.name, arguments=arguments, inputs=inputs, cases=None, **splits)
+
+
+def get_ready(case: OperatorCase, options: CaseOptions) -> None:
+    """Export a case and convert it to its edge program, so that forks of this process need not import anything."""
+    in_scratch = _store()
+    try:
+        exported = entrypoints.export_model(model_of(case, options.model), in_scratch)
+        quantized = entrypoints.quantize_model(exported, options.lowering.scheme, options.lowering.kind, in_scratch)
+        entrypoints.edge_models(quantized, options.lowering, in_scratch)
+    except Exception as error:  # noqa: BLE001 - the case itself will say what is wrong with it
+        print(f"not prepared: {error}", flush=True)
+
+
+def try_case(_ready: None, case: OperatorCase, options: CaseOptions) -> CaseOutcome:
+    """Compile, execute and compare a case. An error of a stage is an outcome."""
+    if case.skipped is not None:
+        return described(case, "not_exported", case.skipped)
+    store = _store()
+    compiled = in_fork(lambda: _compiled(case, options, store))
+    if isinstance(compiled, Failed) and compiled.is_killed and _stage() == "lower":
+        without = replace(options, lowering=replace(options.lowering, dump_operators=False))
+        reason = f"the compilation with the debug program ended in {compiled.text}"
+        again = in_fork(lambda: replace(_compiled(case, without, store), debug_unavailable=reason))
+        compiled = compiled if isinstance(again, Failed) else again
+    if isinstance(compiled, Failed):
+        return of_error(case, _stage(), compiled.text, is_killed=compiled.is_killed)
+    lowered = compiled.value
+    compared = in_fork(lambda: _compared(case, lowered, options, store))
+    if isinstance(compared, Failed):
+        return of_failed_run(case, lowered, _stage(), compared.text, is_killed=compared.is_killed)
+    return compared.value
+
+
+def _compiled(case: OperatorCase, options: CaseOptions, store: Store) -> LoweredProgram:
+    lowering = options.lowering
+    _set_stage("export")
+    exported = entrypoints.export_model(model_of(case, options.model), store)
+    _set_stage("quantize")
+    quantized = entrypoints.quantize_model(exported, lowering.scheme, lowering.kind, store)
+    _set_stage("edge")
+    models = entrypoints.edge_models(quantized, lowering, store)
+    _set_stage("lower")
+    return entrypoints.lower_model(models, options.soc, lowering, store)
+
+
+def _compared(case: OperatorCase, lowered: LoweredProgram, options: CaseOptions, store: Store) -> CaseOutcome:
+    lowering = options.lowering
+    checks = audit(lowered, lowering.scheme, backend_of(lowering.kind), options.soc, options.toolchain)
+    _set_stage("execute")
+    capture = _captured(lowered, options.measure, store)
+    _set_stage("compare")
+    return of_comparison(case, lowered, checks, compare_capture(lowered, capture, options.comparison, store))
+
+
+def _captured(lowered: LoweredProgram, measure: MeasureConfig, store: Store) -> Capture:
+    """Run every launch of the bundle with the runner's code, in this process."""
+    packed = bundle(lowered, measure, store=store)
+    for blob in packed.blobs:
+        Path("blobs").mkdir(exist_ok=True)
+        Path("blobs", blob.sha256).symlink_to(store.path(blob))
+    files: dict[str, tuple[Blob, Blob, Blob | None]] = {}
+    for launch in packed.launches:
+        with _launch_folder(launch):
+            _run(launch)
+            files[launch.name] = _outputs(lowered, launch, store)
+    results = tuple(
+        LaunchResult(
+            launch=launch,
+            folder=launch.folder,
+            command=Command(argv=(*runner_arguments(launch),), exit_code=0, seconds=0.0),
+            latencies_ms=(),
+            log=launch.program,
+        )
+        for launch in packed.launches
+    )
+    outputs, etdump, _ = files["shipping"]
+    outputs_debug, etdump_debug, debug_buffer = files.get("debug", (None, None, None))
+    return Capture(
+        execution=Execution(device="this process", results=results, outputs=packed.outputs),
+        outputs=outputs,
+        outputs_debug=outputs_debug,
+        etdump=etdump,
+        etdump_debug=etdump_debug,
+        debug_buffer=debug_buffer,
+    )
+
+
+@contextmanager
+def _launch_folder(launch: Launch) -> Iterator[None]:
+    """Change to the folder of a launch, from which the paths of blobs are those that they have on a device."""
+    before = Path.cwd()
+    folder = before / "work" / "lease" / launch.folder
+    (folder / OUTPUT_FOLDER).mkdir(parents=True)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _run(launch: Launch) -> None:
+    """Run a launch in this process. Raises RuntimeError, with the operators that the runtime lacks, if it fails."""
+    sys.argv, start = ["runner", *runner_arguments(launch)], output_length()
+    try:
+        if (code := runner.main()) != 0:
+            raise RuntimeError(f"exit code {code}")
+    except RuntimeError as error:
+        lacking = missing_operators(output_since(start), "")
+        what = f"ExecuTorch's runtime lacks {', '.join(lacking)}; " if lacking else ""
+        raise RuntimeError(f"{what}the {launch.title}: {error}") from error
+
+
+def _outputs(lowered: LoweredProgram, launch: Launch, store: Store) -> tuple[Blob, Blob, Blob | None]:
+    """Store the outputs, the etdump and the debug buffer of a launch."""
+    tensors: Mapping[str, np.ndarray] = {
+        tensor_key(sample, index): np.frombuffer(Path(output_file(sample, index)).read_bytes(), spec.dtype).reshape(
+            spec.shape
+        )
+        for sample in range(launch.samples)
+        for index, spec in enumerate(lowered.quantized.exported.outputs)
+    }
+    buffer = store.put_file(Path(DEBUG_OUTPUT)) if launch.debug else None
+    return store.put_bytes(save(dict(tensors))), store.put_file(Path(ETDUMP)), buffer
+
+
+def _store() -> Store:
+    """Return a store in the scratch folder of this call."""
+    return Store.at(str(Path("store").absolute()))
+
+
+def _set_stage(stage: str) -> None:
+    Path("stage").write_text(stage)
+
+
+def _stage() -> str:
+    return Path("stage").read_text()

@@ -1,0 +1,87 @@
+"""The records and rows of the operator atlas: small models with few operators, and what the toolchain does with them.
+
+Every field of `CaseOutcome` is a column of the table `atlas`.
+"""
+
+from dataclasses import dataclass
+
+from tasks.records.cell_rows import CellIdentity
+from tasks.records.hints import Decibels, Seconds, Steps
+from tasks.records.stages import Blob, TensorSpec
+from tasks.records.vocabulary import CaseState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorCase:
+    """A small model of a collection. `arguments`: those of the factory and of the data sources, as JSON."""
+
+    name: str  # unique in the collection
+    operator: str
+    arguments: str
+    inputs: tuple[TensorSpec, ...]
+    skipped: str | None = None  # why there is no model to measure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorCases:
+    """The cases of a collection, or a part of them."""
+
+    cases: tuple[OperatorCase, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseOutcome:
+    """What the toolchain does with a case in one scheme, for one SoC."""
+
+    case: str
+    """The case's name, which is unique in its collection."""
+    operator: str
+    """The operator that the case is about, in the words of the collection."""
+    inputs: str
+    """Dtypes and shapes of the case's inputs."""
+    state: CaseState
+    """Whether the operator can be used."""
+    why: str | None = None
+    """The reason for the state, in the toolchain's words where there are any."""
+    stage: str | None = None
+    """The last stage that ran; null if the case was skipped."""
+    targets: tuple[str, ...] = ()
+    """The operators of the case's edge graph, each once."""
+    delegated_nodes: int | None = None
+    """Number of nodes that the delegate runs; null if there is no program."""
+    cpu_nodes: int | None = None
+    """Number of nodes that stay on the CPU; null if there is no program."""
+    final_snr_db: Decibels | None = None
+    """Lowest SNR of a final output, against eager fp32; null if the outputs are equal or there are none."""
+    device_snr_db: Decibels | None = None
+    """Lowest SNR of a final output, against the rung designed; null if the outputs are equal or there are none."""
+    worst_operator: str | None = None
+    """The operator with the lowest introduced SNR; null if none was compared."""
+    introduced_snr_db: Decibels | None = None
+    """Introduced SNR of the worst operator; null if it introduces nothing."""
+    introduced_steps: Steps | None = None
+    """Largest absolute introduced error of the worst operator, in steps of its grid."""
+    introduced_p999_steps: Steps | None = None
+    """99.9th percentile of the introduced errors of the worst operator: a tolerance that it keeps."""
+    seconds: Seconds | None = None
+    """Duration of all stages of the case; null if the case was skipped."""
+    log: str | None = None
+    """Digest of the log of the case, in the store; null if the case was skipped."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseOutcomes:
+    """The outcomes of cases that ran in one process, in the order of the cases."""
+
+    outcomes: tuple[CaseOutcome, ...]
+    logs: tuple[Blob, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtlasRow:
+    """One row per operator case of `qnnsweep atlas`: whether the operator works in the scheme on the SoC."""
+
+    cell: CellIdentity
+    arch: int
+    """The number of the SoC's Hexagon architecture."""
+    outcome: CaseOutcome

@@ -1,0 +1,121 @@
+"""Cases that fail, abort or do not end affect no other case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conf.atlas_plan import planned
+from conf.models import DataConfig, ModelConfig
+from flows.graph import comparison_options, lowering_options
+from flows.resources import prepare
+from tasks.errors import RequestError
+from tasks.list_cases import list_cases
+from tasks.records import CaseOutcome, OperatorCase, OperatorCases
+from tasks.try_cases import try_cases
+
+pytestmark = pytest.mark.toolchain
+
+FAULTS = ["none", "abort_in_export", "skipped", "abort_in_lower", "none", "hang_in_export", "raise_in_export",
+          "raise_in_lower", "none"]  # fmt: skip
+DEADLINE_S = 20
+
+
+def collection(source: str, **arguments: Any) -> ModelConfig:
+    data = DataConfig(source="planted_cases:inputs")
+    return ModelConfig(
+        name="planted",
+        factory="planted_cases:case",
+        cases=source,
+        arguments=arguments,
+        calibration=data,
+        evaluation=replace(data, count=1),
+    )
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    plan = planned([f"artifacts={tmp_path}", f"limits.child_deadline_s={DEADLINE_S}", "scheme=8a8w"], ())
+    return plan.cells[0].request, prepare(plan)
+
+
+def test_every_case_has_an_outcome_and_only_the_planted_ones_fail(tools: Any) -> None:
+    ask, resources = tools
+    model = collection("planted_cases:cases", faults=FAULTS)
+    listed = list_cases(model, "", store=resources.store, workers=resources.workers)
+    assert [case.name for case in listed.cases] == [f"{number} {fault}" for number, fault in enumerate(FAULTS)]
+    tried = try_cases(
+        listed,
+        model,
+        ask.soc,
+        lowering_options(ask),
+        ask.measure,
+        comparison_options(ask),
+        "",
+        store=resources.store,
+        workers=resources.workers,
+    )
+    outcomes = {outcome.case.partition(" ")[2]: outcome for outcome in tried.outcomes}
+    assert [(outcome.state, outcome.stage) for outcome in tried.outcomes] == [
+        ("exact", "compare"),
+        ("aborted", "export"),
+        ("not_exported", None),
+        ("aborted", "lower"),
+        ("exact", "compare"),
+        ("aborted", "lower"),
+        ("not_exported", "export"),
+        ("refused", "lower"),
+        ("exact", "compare"),
+    ]
+    assert outcomes["abort_in_export"].why == "SIGSEGV"
+    assert outcomes["abort_in_lower"].why == "SIGABRT"
+    assert outcomes["skipped"].why == "left out on purpose"
+    assert f"deadline of {DEADLINE_S} s" in (outcomes["hang_in_export"].why or "")
+    assert "ValueError: no such weights" in (outcomes["raise_in_export"].why or "")
+    assert outcomes["raise_in_lower"].why == "RuntimeError: the first line; the second line"
+    healthy = outcomes["none"]
+    assert (healthy.targets, healthy.delegated_nodes, healthy.cpu_nodes) == (("aten.add.Tensor",), 1, 0)
+    assert healthy.inputs == "float32[2, 3]"
+    assert healthy.introduced_p999_steps == 0.0
+    logs = {log.sha256 for log in tried.logs}
+    assert {outcome.log for outcome in tried.outcomes if outcome.log} == logs
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "message"),
+    [
+        ("planted_cases:cases", {"faults": []}, "yields no case"),
+        ("planted_cases:cases", {}, "missing 1 required positional argument"),
+        ("planted_cases:case", {"fault": "none"}, "must be an iterable, not Sum"),
+        ("planted_cases:inputs", {"count": 1, "fault": ""}, "a case is not complete: KeyError: 'name'"),
+        ("planted_cases:FAULTS", {}, "is a tuple, not a function"),
+    ],
+)
+def test_a_wrong_collection_gets_one_clear_error(
+    tools: Any, source: str, arguments: dict[str, Any], message: str
+) -> None:
+    _, resources = tools
+    with pytest.raises(RequestError, match=message):
+        list_cases(collection(source, **arguments), "", store=resources.store, workers=resources.workers)
+
+
+def test_cases_that_are_all_left_out_need_no_process(tools: Any) -> None:
+    ask, resources = tools
+    case = OperatorCase(name="a", operator="add", arguments="{}", inputs=(), skipped="why")
+    tried = try_cases(
+        OperatorCases(cases=(case,)),
+        collection("planted_cases:cases"),
+        ask.soc,
+        lowering_options(ask),
+        ask.measure,
+        comparison_options(ask),
+        "",
+        store=resources.store,
+        workers=resources.workers,
+    )
+    assert tried.outcomes == (CaseOutcome(case="a", operator="add", inputs="", state="not_exported", why="why"),)
+    assert tried.logs == ()
