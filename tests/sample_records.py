@@ -28,8 +28,8 @@ from tasks.records.vocabulary import Cause
 from tasks.results.outcome import CellResult
 
 from tasks.records import (  # isort: skip
-    Blob, Bundle, Capture, Command, CompileFacts, DelegationCount, Execution, ExportedModel, Launch, LaunchResult,
-    LoweredProgram, Operator, Quantization, QuantizedModel, TensorSpec, Toolchain,
+    Blob, Bundle, Capture, CaseOutcome, Command, CompileFacts, DelegationCount, Execution, ExportedModel, Launch,
+    LaunchResult, LoweredProgram, Operator, Quantization, QuantizedModel, TensorSpec, Toolchain,
 )  # fmt: skip
 
 GRID = Quantization(scale=(0.5,), zero_point=(3,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
@@ -238,3 +238,16 @@ def every_kind(request: Request) -> list[CellResult]:
         CellResult(request=request, impossible="no fp16 there"),
         CellResult(request=request, stage="export", error=RuntimeError()),
     ]
+
+
+OUTCOME = CaseOutcome(
+    case="add_dtype", operator="add", inputs="float32[2, 3]", state="wrong", why="aten.add.Tensor is introduced",
+    stage="compare", targets=("aten.add.Tensor",), delegated_nodes=1, cpu_nodes=0, final_snr_db=3.0, device_snr_db=3.1,
+    worst_operator="aten.add.Tensor", introduced_snr_db=3.2, introduced_steps=9.0, introduced_p999_steps=8.5,
+    seconds=1.5, log="7" * 64,
+)  # fmt: skip
+
+
+def collection_cell(request: Request) -> CellResult:
+    skipped = CaseOutcome(case="add_edge", operator="add", inputs="", state="not_exported", why="skipped")
+    return CellResult(request=request, stage="lower", cases=(OUTCOME, skipped), case_logs=(blob("7"),))

@@ -45,6 +45,7 @@ from flows.cli.repair import EXITS as REPAIR_EXITS
 from flows.cli.repair import repair
 from flows.cli.repro import EXITS as REPRO_EXITS
 from flows.cli.repro import repro
+from flows.cli.tensors import EXITS as TENSORS_EXITS
 from flows.cli.tensors import tensors
 from flows.cli.toolchain import app as toolchain
 from flows.cli.ui import ui
@@ -320,9 +321,7 @@ app.command(epilog=REPAIR_EXITS, short_help="Search a scheme that reaches a targ
 app.command(epilog=ATLAS_EXITS, short_help="Measure which operators can be used.")(atlas)
 app.command(epilog=REPRO_EXITS, short_help="Write a folder that shows an operator's error.")(repro)
 app.command("list", short_help="List models, schemes, SoCs, devices, runs or operators.")(list_)
-app.command(
-    epilog="Exit codes: 0 written · 2 there is no such tensor.", short_help="Write the tensors of one operator."
-)(tensors)
+app.command(epilog=TENSORS_EXITS, short_help="Write the tensors of one operator.")(tensors)
 app.command(short_help="Serve the reports to browsers of this machine.")(ui)
 app.add_typer(cache, name="cache", short_help="Show, check and remove what is stored.")
 app.add_typer(toolchain, name="toolchain", short_help="Prepare, list and remove other QNN releases.")

@@ -12,6 +12,8 @@ from flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, exit_on_error, 
 from tasks.errors import RequestError
 from tasks.report.format import plain_table
 
+EXITS = "Exit codes: 0 written · 2 there is no such tensor."
+
 
 def tensors(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}.", autocompletion=complete_run)],

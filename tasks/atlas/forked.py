@@ -1,13 +1,15 @@
 """A step of a case in a process of its own, so that an abort ends only this step."""
 
 import os
-import pickle
 import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar
 
+from tasks.toolchain.workers.messages import Raised, Receiver, Returned, send
 from tasks.toolchain.workers.output import flush_native_output
 
 _MOST_LINES, _MOST_CHARACTERS = 4, 600
@@ -24,42 +26,49 @@ class Done(Generic[Value]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """The error of a step. `is_killed`: whether a signal ended its process."""
+    """The error of a step. `is_killed`: whether its process ended without an answer."""
 
     text: str
     is_killed: bool
 
 
 def in_fork(step: Callable[[], Value]) -> Done[Value] | Failed:
-    """Run `step` in a fork of this process. Its value is pickled."""
-    reading, writing = os.pipe()
+    """Run `step` in a fork of this process, and return what it returned or raised."""
+    receiving, sending = Pipe(duplex=False)
     pid = os.fork()
     if pid == 0:
-        os.close(reading)
+        receiving.close()
         try:
-            _answer(step, writing)
+            _answer(step, sending)
         finally:
             os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read()
+    sending.close()
+    receiver = Receiver(receiving)
+    while (answer := receiver.receive()) is None and not receiver.at_end:
+        wait([receiving])
+    receiver.close()
     _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        return Failed(text=signal.Signals(os.WTERMSIG(status)).name, is_killed=True)
-    if not answer:
-        return Failed(text=f"exit code {os.WEXITSTATUS(status)} without an answer", is_killed=True)
-    done: Done[Value] | Failed = pickle.loads(answer)  # noqa: S301 - of this process
-    return done
+    match answer:
+        case Returned(value):
+            return Done(value)
+        case Raised(name, text):
+            return Failed(text=f"{name}: {text}", is_killed=False)
+        case _:
+            return Failed(text=_ending(status), is_killed=True)
 
 
-def _answer(step: Callable[[], object], writing: int) -> None:
+def _answer(step: Callable[[], object], sending: Connection) -> None:
     try:
-        answer: Done[object] | Failed = Done(step())
+        answer: Returned | Raised = Returned(step())
     except BaseException as error:  # noqa: BLE001 - foreign code may raise anything
         traceback.print_exc()
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        text = "; ".join(lines[:_MOST_LINES])[:_MOST_CHARACTERS] or repr(error)
-        answer = Failed(text=f"{type(error).__name__}: {text}", is_killed=False)
+        answer = Raised(type(error).__name__, "; ".join(lines[:_MOST_LINES])[:_MOST_CHARACTERS] or repr(error))
     flush_native_output()
-    with os.fdopen(writing, "wb") as pipe:
-        pickle.dump(answer, pipe)
+    send(sending, answer)
+
+
+def _ending(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    return f"exit code {os.WEXITSTATUS(status)} without an answer"

@@ -165,8 +165,8 @@ def _rounded(value: Array, qparams: Quantization | None, *, in_float16: bool) ->
 
 def _reads_float16(lowered: LoweredProgram) -> bool:
     """Return whether a delegate runs every operator, and computes in float16, so that it rounds all float inputs."""
-    computed = [operator for operator in lowered.operators if not operator.constant]
-    if lowered.debug_facts is None or any(operator.subgraph is None for operator in computed):
+    at_run_time = [operator for operator in lowered.operators if not operator.constant]
+    if lowered.debug_facts is None or any(operator.subgraph is None for operator in at_run_time):
         return False
     elements = {
         element

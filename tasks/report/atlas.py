@@ -84,14 +84,14 @@ def _lines(rows: Sequence[Row], columns: Sequence[Column]) -> Iterator[dict[str,
     cases: dict[tuple[str, str], dict[Column, Row]] = defaultdict(dict)
     for row in rows:
         cases[row["model"], row["case"]][_column(row)] = row
-    for (_, case), found in cases.items():
-        first = next(iter(found.values()))
+    for (_, case), listed in cases.items():
+        first = next(iter(listed.values()))
         yield {
             "operator": first["operator"],
             "case": case,
             "inputs": first["inputs"],
-            "states": sorted({row["state"] for row in found.values()}),
-            "cells": [_cell(found[column]) if column in found else None for column in columns],
+            "states": sorted({row["state"] for row in listed.values()}),
+            "cells": [_cell(listed[column]) if column in listed else None for column in columns],
         }
 
 
@@ -121,7 +121,8 @@ def _markdown(run: RunFacts, rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         by_operator[row["operator"]][_column(row)][row["state"]] += 1
     lines = (
-        (operator, *(_counted(found[column]) for column in columns)) for operator, found in sorted(by_operator.items())
+        (operator, *(_counted(listed[column]) for column in columns))
+        for operator, listed in sorted(by_operator.items())
     )
     yield markdown_table(("operator", *(column.title for column in columns)), lines)
     wrong = [row for row in rows if row["state"] in _WRONG]

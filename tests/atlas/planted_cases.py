@@ -64,4 +64,6 @@ def _plant(fault: str) -> None:
 
 def inputs(count: int, *, fault: str) -> list[dict[str, Any]]:
     del fault
-    return [{"inputs": {"x": torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))}} for seed in range(count)]
+    return [
+        {"inputs": {"x": torch.randn(2, 3, generator=torch.Generator().manual_seed(seed))}} for seed in range(count)
+    ]

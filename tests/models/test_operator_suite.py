@@ -27,7 +27,7 @@ def test_every_call_of_a_test_can_be_a_case() -> None:
 
 
 def test_a_case_is_a_module_with_inputs_of_several_seeds_and_the_same_weights_each_time() -> None:
-    (case,) = (case for case in suite(["linear"]) if case["name"] == "linear_dtype[dtype=float32]")
+    (case,) = (case for case in suite(["linear"]) if case["name"] == "linear_feature_sizes")
     modules = [suite_module(**case["arguments"]) for _ in range(2)]
     samples = suite_inputs(2, **case["arguments"])
     assert [sample["name"] for sample in samples] == ["seed 0", "seed 1"]

@@ -31,6 +31,7 @@ from tests.sample_records import (
     VIEW,
     WORSE,
     blob,
+    collection_cell,
     every_kind,
     passed_cell,
     up_to_lower,
@@ -76,7 +77,7 @@ def columns(cells: Iterable[CellResult], table: str) -> set[tuple[str, ...]]:
 def test_every_row_of_every_kind_of_cell_is_stored_and_read_back(planned: Request, tmp_path: Path) -> None:
     store = Store(tmp_path)
     cost = CallCost(stage="lower", subject=("digits_cnn", "8a8w", "qnn", "SM8650"), seconds=3.5, peak_bytes=4096)
-    contents_by_table = rows(RUN, every_kind(planned), TOOLCHAIN, [cost])
+    contents_by_table = rows(RUN, [*every_kind(planned), collection_cell(planned)], TOOLCHAIN, [cost])
     assert set(contents_by_table) == set(tables.TABLES) - {"trends"}  # these come from the rows of several runs
     for table, contents in contents_by_table.items():
         tables.write(store, RUN, table, contents)
