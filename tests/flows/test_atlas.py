@@ -62,6 +62,6 @@ def test_a_wrong_request_gets_one_line(
 
 
 def test_a_sweep_of_a_collection_says_which_command_measures_it(served_program: Program, tmp_path: Path) -> None:
-    shown = served_program.run("plan", "--json", "model=operator_suite", "scheme=fp16", f"artifacts={tmp_path}")
-    (cell,) = json.loads(shown.stdout)["cells"]
+    planned = served_program.run("plan", "--json", "model=operator_suite", "scheme=fp16", f"artifacts={tmp_path}")
+    (cell,) = json.loads(planned.stdout)["cells"]
     assert cell["impossible"] == "a collection of cases (model.cases) is measured by `qnnsweep atlas`"

@@ -1,4 +1,4 @@
-"""Silero's detector of speech: its steps are those of the package, and its state tells where an error began."""
+"""Silero's detector of speech: its steps are those of the package, and its states show where an error began."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_wrong_state_is_introduced_where_it_is_written_and_inherited_after_it(
     assert [step.origin for step in wrong[20:]] == ["introduced", "inherited", "inherited", "inherited"]
     assert wrong[:20] == clean[:20]
     assert wrong[20].state_introduced_snr_db < 10 < 30 < clean[20].state_introduced_snr_db  # type: ignore[operator]
-    # The later steps compute as well as before: that their states are wrong is told apart from it.
+    # The later steps compute as well as before: only the states that they read are wrong.
     for step, before in zip(wrong[21:], clean[21:], strict=True):
         assert step.state_total_snr_db + 10 < before.state_total_snr_db  # type: ignore[operator]
         assert step.state_introduced_snr_db > 30  # type: ignore[operator]
