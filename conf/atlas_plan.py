@@ -28,7 +28,7 @@ def _cell(cell: PlannedCell) -> PlannedCell:
         raise RequestError(problem, key="model", value=request.model.name)
     local = (TransportKind.local, RunnerKind.python)
     if any((device.transport, device.runner) != local for device in request.devices):
-        problem = "the cases of an atlas run in the simulator of this machine; use device=local"
+        problem = "the cases of an atlas run in the simulator of this machine; set no other transport or runner"
         raise RequestError(problem, key="device", value=request.where)
     one_model = replace(request, model=replace(request.model, cases=None))
     return replace(cell, impossible=impossible_reason(one_model))

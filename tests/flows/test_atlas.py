@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.sweep_outputs import assert_no_leftovers, read_table
+from tests.flows.sweep_outputs import assert_files_are_complete, read_table
 from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
 
+SSH = ("device.transport=ssh", "device.address=host", "device.work_folder=/srv/qnn/work", "device.python=python3")
 WORDS = ("atlas", "--json", "scheme=fp16", "model.arguments.operators=[floor,median]")
 
 
@@ -42,14 +43,17 @@ def test_an_atlas_has_a_row_per_case_a_page_and_markdown_and_repeats_from_the_ca
     assert "0 toolchain calls" in again.stdout
     repeated = read_table(artifacts, "atlas", json.loads(again.stdout.splitlines()[-1])["run_id"])
     assert [{**row, "run_id": ""} for row in repeated] == [{**row, "run_id": ""} for row in rows]
-    assert_no_leftovers(artifacts)
+    assert_files_are_complete(artifacts)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("model=digits_cnn",), "model=digits_cnn: not a collection of cases (model.cases is null)"),
-        (("device=phone", "device.address=x"), "device=phone: the cases of an atlas run in the simulator"),
+        (
+            SSH,
+            "device=local: the cases of an atlas run in the simulator of this machine; set no other transport or runner",
+        ),
         (("model.arguments.operators=[ad]",), "model.arguments.operators: no such operator: ad; one of abs, "),
     ],
 )
