@@ -50,10 +50,7 @@ def test_an_atlas_has_a_row_per_case_a_page_and_markdown_and_repeats_from_the_ca
     ("words", "message"),
     [
         (("model=digits_cnn",), "model=digits_cnn: not a collection of cases (model.cases is null)"),
-        (
-            SSH,
-            "device=local: the cases of an atlas run in the simulator of this machine; set no other transport or runner",
-        ),
+        (SSH, "device=local: the cases of an atlas run in the simulator of this machine; set no other transport"),
         (("model.arguments.operators=[ad]",), "model.arguments.operators: no such operator: ad; one of abs, "),
     ],
 )
