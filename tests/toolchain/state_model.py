@@ -1,4 +1,4 @@
-"""A llama with random weights and one layer, and sequences of a prefill with padding and two decode steps."""
+"""Small models with states and random weights, and their sequences: a llama, a recurrent layer, and a Whisper."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tasks.models.llama import Llama, LlamaSizes, causal_mask
+from tasks.models.whisper import Whisper, WhisperSizes
 
 CONTEXT, PREFILL = 6, 3
 SIZES = LlamaSizes(vocabulary=11, width=16, layers=1, heads=2, kv_heads=1, hidden=16)
@@ -56,3 +57,26 @@ def signals(count: int, steps: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
         yield {"steps": [{"inputs": {"sample": torch.randn(1, 4, generator=generator)}} for _ in range(steps)]}
+
+
+WHISPER = WhisperSizes(vocabulary=11, width=16, layers=1, heads=2, hidden=16, mels=4, frames=6, context=5)
+
+
+def micro_whisper() -> Whisper:
+    torch.manual_seed(0)
+    return Whisper(WHISPER).eval().requires_grad_(False)
+
+
+def recordings(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Yield an encoding and three decode steps. Only the first of them states its token."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        mel = torch.randn(1, WHISPER.mels, 2 * WHISPER.frames, generator=generator)
+        steps: list[dict[str, Any]] = [{"method": "encode", "inputs": {"mel": mel}}]
+        for start in range(3):
+            position = torch.tensor([[start]], dtype=torch.int32)
+            steps.append(
+                {"method": "decode", "inputs": {"mask": causal_mask(1, WHISPER.context, start), "position": position}}
+            )
+        steps[1]["inputs"]["tokens"] = torch.tensor([[1]], dtype=torch.int32)
+        yield {"steps": steps}

@@ -63,6 +63,36 @@ LEAKY = ModelConfig(
     calibration=DataConfig(source="state_model:signals", arguments={"steps": 6, "seed": 1}, count=2),
     evaluation=DataConfig(source="state_model:signals", arguments={"steps": 20}, count=1),
 )
+EARS = ModelConfig(
+    name="ears",
+    factory="state_model:micro_whisper",
+    methods=[
+        MethodConfig(name="encode", function="encode", inputs=[InputConfig(name="mel", shape=[1, 4, 12])]),
+        MethodConfig(
+            name="decode",
+            function="decode",
+            inputs=[
+                InputConfig(name="tokens", shape=[1, 1], dtype="int32"),
+                InputConfig(name="mask", shape=[1, 1, 1, 5]),
+                InputConfig(name="position", shape=[1, 1], dtype="int32"),
+                InputConfig(name="k_0", shape=[1, 2, 8, 4]),
+                InputConfig(name="v_0", shape=[1, 2, 4, 8]),
+                InputConfig(name="cross_k_0", shape=[1, 2, 8, 6]),
+                InputConfig(name="cross_v_0", shape=[1, 2, 6, 8]),
+            ],
+        ),
+    ],
+    states=[
+        *(
+            StateConfig(method="encode", output=name, to_method="decode", input=name)
+            for name in ("cross_k_0", "cross_v_0")
+        ),
+        *(state("decode", *cache) for cache in (("k_0", 3), ("v_0", 2))),
+    ],
+    driver=DriverConfig(output="logits", input="tokens"),
+    calibration=DataConfig(source="state_model:recordings", arguments={"seed": 1}, count=8),
+    evaluation=DataConfig(source="state_model:recordings", count=1),
+)
 
 
 def request_of(model: ModelConfig, scheme: str) -> Request:
@@ -184,6 +214,27 @@ def test_a_recurrent_model_with_one_method_passes_its_state_on(resources: Resour
     assert min(row["introduced_snr_db"] for row in steps) > 45
     assert {row["token"] for row in steps} == {None}
     assert judge(cell)[0] == "passed"
+
+
+def test_what_an_encoder_writes_stays_in_the_states_of_the_decoder(resources: Resources) -> None:
+    ask = request_of(EARS, "fp16")
+    lowered = lowered_of(ask, resources)
+    cell = measured(ask, lowered, bundle(lowered, ask.measure, store=resources.store), resources)
+    contents = tables(cell)
+    steps = contents["steps"]
+    assert [(row["method"], row["method_sample"]) for row in steps] == [
+        ("encode", 0),
+        *(("decode", step) for step in range(3)),
+    ]
+    assert [row["token"] for row in steps] == [row["token_reference"] for row in steps]
+    assert min(row["introduced_snr_db"] for row in steps) > 45
+    assert {row["method"] for row in contents["operators"]} == {"encode", "decode"}
+    assert cell.capture is not None
+    encode, decode = methods_of(cell.capture)
+    assert decode.inputs is not None
+    written, read = tensors_of(encode.outputs, resources), tensors_of(decode.inputs, resources)
+    for index, name in enumerate(("cross_k_0", "cross_v_0")):
+        assert [read[f"{sample}/{name}"].tolist() for sample in range(2)] == [written[f"0/{index}"].tolist()] * 2
 
 
 def test_teacher_forced_steps_read_the_tokens_that_eager_pytorch_chose(resources: Resources) -> None:
