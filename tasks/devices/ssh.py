@@ -86,16 +86,19 @@ class SshTransport:
                         raise DeviceError(f"cannot pull {folder} ({self._name}): it sends more than announced")
 
     def run(self, request: RunRequest) -> CommandResult:
-        command, started = RemoteCommand.of(request), time.monotonic()
+        command, started, late = RemoteCommand.of(request), time.monotonic(), threading.Event()
         try:
             with self._connected().open_session(timeout=_CONNECT_S) as channel:
-                channel.exec_command(command.start)
+                with _closed_after(request.deadline_s, channel, late):
+                    channel.exec_command(command.start)  # has no timeout of its own
                 out, err = _read_streams(channel, command, started + request.deadline_s)
         except TimeoutError:
             raise past_deadline(request.argv[0], request.deadline_s) from None
         except QnnsweepError:
             raise
         except Exception as error:
+            if late.is_set():
+                raise past_deadline(request.argv[0], request.deadline_s) from None
             raise self._lost(f" while it ran {request.argv[0]!r}: {_reason(error)}") from error
         return command.result(out, err, time.monotonic() - started, self._name)
 
@@ -113,30 +116,21 @@ class SshTransport:
         """Run a command and yield its channel. Raises DeviceError if the command fails or passes its deadline."""
         late = threading.Event()
         try:
-            with self._connected().open_session(_WINDOW_BYTES, _PACKET_BYTES, _CONNECT_S) as channel:
-
-                def give_up() -> None:
-                    late.set()
-                    channel.close()
-
-                timer = threading.Timer(self.deadline_s, give_up)
-                timer.start()
+            opened = self._connected().open_session(_WINDOW_BYTES, _PACKET_BYTES, _CONNECT_S)
+            with opened as channel, _closed_after(self.deadline_s, channel, late):
+                channel.exec_command(command)
                 try:
-                    channel.exec_command(command)
-                    try:
-                        yield channel
-                        channel.shutdown_write()
-                    except OSError as error:
-                        # The command itself may have ended early: its stderr, read below, has the reason.
-                        if not channel.exit_status_ready() or late.is_set():
-                            raise error
-                    status = channel.recv_exit_status()
-                    stderr = BoundedOutput()
-                    while data := channel.recv_stderr(_CHUNK_BYTES):
-                        stderr.add(data)
-                    reason = stderr.end(_REASON_BYTES).decode(errors="replace").strip()
-                finally:
-                    timer.cancel()
+                    yield channel
+                    channel.shutdown_write()
+                except OSError as error:
+                    # The command itself may have ended early: its stderr, read below, has the reason.
+                    if not channel.exit_status_ready() or late.is_set():
+                        raise error
+                status = channel.recv_exit_status()
+                stderr = BoundedOutput()
+                while data := channel.recv_stderr(_CHUNK_BYTES):
+                    stderr.add(data)
+                reason = stderr.end(_REASON_BYTES).decode(errors="replace").strip()
         except QnnsweepError:
             raise
         except Exception as error:
@@ -269,6 +263,22 @@ def _transport(sock: Any, **options: Any) -> paramiko.Transport:
     security.ciphers = [name for name in _CIPHERS if name in security.ciphers]
     transport.packetizer.REKEY_BYTES = _REKEY_BYTES
     return transport
+
+
+@contextlib.contextmanager
+def _closed_after(seconds: float, channel: paramiko.Channel, late: threading.Event) -> Generator[None]:
+    """Close the channel if this context lasts longer, and set `late`. What waits for the channel then fails."""
+
+    def give_up() -> None:
+        late.set()
+        channel.close()
+
+    timer = threading.Timer(seconds, give_up)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _read_streams(

@@ -6,6 +6,7 @@ import contextlib
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import paramiko
@@ -40,6 +41,8 @@ class LyingSshd:
 
     def __init__(self, answer: Answer = end_at_once) -> None:
         self.answer = answer
+        self.frozen = threading.Event()
+        """Set while no request to start a command is answered."""
         self.key = paramiko.RSAKey.generate(2048)
         self.passwords: list[str] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -79,8 +82,11 @@ class _Session(paramiko.ServerInterface):
         return paramiko.OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
+        while self._sshd.frozen.is_set():
+            time.sleep(0.05)
+
         def answer() -> None:
-            with contextlib.suppress(OSError), channel:
+            with contextlib.suppress(OSError, EOFError), channel:  # the client may have gone
                 self._sshd.answer(channel, command)
 
         threading.Thread(target=answer, daemon=True).start()

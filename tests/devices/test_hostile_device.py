@@ -10,6 +10,7 @@ import subprocess
 import tarfile
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,8 @@ from tasks.devices.disk_space import make_room
 from tasks.devices.farm import QUARANTINE, Farm, quarantined_in
 from tasks.devices.local import LocalTransport
 from tasks.devices.runner_cli import latencies_ms
-from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
+from tasks.devices.transport import RunRequest
+from tasks.errors import DeadlinePassed, DeviceError, EnvironmentUnusable, EvidenceError
 from tasks.records import Command, Execution, Launch, LaunchResult, TensorSpec
 from tasks.storage.atomic import temporary_name
 from tasks.storage.store import Store
@@ -133,6 +135,19 @@ def test_a_device_writes_no_file_outside_the_folder_of_a_pull(lying: LyingSshd, 
             collect(executed(tmp_path / "launch", store), device=device, store=store)
     device.transport.close()
     assert {path.name: path.read_text() for path in victim.parent.iterdir()} == {"authorized_keys": "mine\n"}
+
+
+def test_a_device_that_freezes_before_it_starts_a_command_costs_the_deadline(lying: LyingSshd, tmp_path: Path) -> None:
+    device = open_device(config_of(lying, tmp_path), host_environment={}, folder=tmp_path, native={})
+    lying.frozen.set()
+    try:
+        started = time.monotonic()
+        with pytest.raises(DeadlinePassed, match="'true' ran past its deadline of 1 s"):
+            device.transport.run(RunRequest(["true"], deadline_s=1))
+        assert time.monotonic() - started < 30
+    finally:
+        lying.frozen.clear()
+        device.transport.close()
 
 
 def test_an_honest_device_is_collected(lying: LyingSshd, tmp_path: Path) -> None:
