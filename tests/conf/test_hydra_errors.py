@@ -13,16 +13,16 @@ FILES = {
     "a: [": "{file}, line 1: not YAML: expected the node content, but found '<stream end>' (in model='wrong')",
     "": "model.name: not given; text (in model='wrong')",
     "just text": (
-        "model.just text: no such key; in model: arguments, calibration, classifier, driver, evaluation, factory, "
-        "inputs, methods, name, states (in model/wrong.yaml)"
+        "model.just text: no such key; in model: arguments, calibration, cases, classifier, driver, evaluation, "
+        "factory, inputs, methods, name, states (in model/wrong.yaml)"
     ),
     "- item": (
         "ValidationError raised while composing config: Invalid type assigned: list is not a subclass of "
         "ModelConfig. value: [... (in model/wrong.yaml)"
     ),
     "nam: x": (
-        "model.nam: no such key; did you mean name? in model: arguments, calibration, classifier, driver, evaluation, "
-        "factory, inputs, methods, name, states (in model/wrong.yaml)"
+        "model.nam: no such key; did you mean name? in model: arguments, calibration, cases, classifier, driver, "
+        "evaluation, factory, inputs, methods, name, states (in model/wrong.yaml)"
     ),
     "evaluation: {source: a.b:c, count: some}": "model.evaluation.count=some: a whole number (in model/wrong.yaml)",
     "inputs: [{name: x, shape: [1, wide]}]": (

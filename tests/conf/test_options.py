@@ -24,7 +24,9 @@ REFUSALS = {
     "soc=SM8560": f"soc=SM8560: no such soc; did you mean SM8550 or SM8650? one of {SOCS}",
     "soc=sm8650": f"soc=sm8650: no such soc; did you mean SM8650? one of {SOCS}",
     "backend=gpu": "backend=gpu: no such backend; one of portable, qnn, xnnpack",
-    "experiment=nightli": "experiment=nightli: no such experiment; did you mean nightly? one of nightly, quickstart",
+    "experiment=nightli": (
+        "experiment=nightli: no such experiment; did you mean nightly? one of nightly, operators, quickstart"
+    ),
     "device=no/such/file.yaml": "device=no/such/file.yaml: no such file",
     "farm=nowhere": "farm=nowhere: no such farm; one of local",
     "hydra.searchpath=[/no/where]": (

@@ -70,6 +70,7 @@ REQUEST = (
     same("model.evaluation.count", 4, ALL, "the outputs are for these samples"),
     same("model.methods", [MethodConfig(name="decode")], ALL, "the traced programs, their data and their samples"),
     same("model.states", [StateConfig(output="0", input="image")], ALL, "the samples become sequences of steps"),
+    same("model.cases", "own_data:sample", EXPORT, "in the key of the export only: `qnnsweep atlas` lists the cases"),
     same("model.driver.output", "scores", ALL, "which tokens the steps read"),
     same("model.driver.input", "text", ALL, "which tokens the steps read"),
     same("model.driver.tokens", "teacher_forced", ALL, "which tokens the steps read"),
@@ -86,7 +87,7 @@ REQUEST = (
     differs("scheme.block_size", {"conv2d": [1, 8, 1, 1]}, QUANTIZE_ON, NONE, "an option of the quantizer"),
     *(
         differs(f"scheme.overrides.{name}", to, QUANTIZE_ON, None, "which operators are quantized in another way")
-        for name, to in (("module", "b"), ("operator", "conv2d"), ("node", "conv2d_1"))
+        for name, to in (("method", "decode"), ("module", "b"), ("operator", "conv2d"), ("node", "conv2d_1"))
     ),
     *(
         differs(f"scheme.overrides.{name}", to, QUANTIZE_ON, None, "how operators are quantized in another way")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from conf.schema import FloorConfig, TrendConfig
 from tasks.numerics.change import baseline
-from tasks.numerics.series import OPERATOR_SERIES, SERIES, VALUE_SERIES, Series
+from tasks.numerics.series import OPERATOR_SERIES, SERIES, STEP_SERIES, VALUE_SERIES, Series
 from tasks.numerics.trend import BAD, Assessment, Night, assess
 
 SNR = SERIES["final_snr_db"]
@@ -45,7 +45,7 @@ def verdicts(values: Sequence[float | None], **how: object) -> list[str]:
 
 
 def test_every_series_has_a_floor_and_every_floor_a_series() -> None:
-    assert {field.name for field in fields(FloorConfig)} == {*SERIES, *OPERATOR_SERIES}
+    assert {field.name for field in fields(FloorConfig)} == {*SERIES, *OPERATOR_SERIES, *STEP_SERIES}
     assert {*SERIES} > VALUE_SERIES
 
 

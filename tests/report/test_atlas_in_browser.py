@@ -18,14 +18,14 @@ pytestmark = pytest.mark.toolchain
 def test_cases_are_filtered_by_text_and_by_state(page: Page, tmp_path: Path) -> None:
     (tmp_path / "atlas.html").write_text(render_atlas(RUN, ROWS))
     page.goto((tmp_path / "atlas.html").as_uri())
-    lines, shown = page.locator("#cases tbody tr:visible"), page.locator("#shown")
+    lines, count = page.locator("#cases tbody tr:visible"), page.locator("#count")
     expect(lines).to_have_count(3)
     assert not Axe().run(page).response["violations"]
     page.get_by_role("searchbox").fill("stays on the <CPU>")
     expect(lines).to_have_count(1)
-    expect(shown).to_have_text("1 case")
+    expect(count).to_have_text("1 case")
     page.get_by_role("searchbox").fill("")
     page.get_by_label("aborted").uncheck()
     page.get_by_label("cpu").uncheck()
-    expect(shown).to_have_text("2 cases")
+    expect(count).to_have_text("2 cases")
     assert lines.all_inner_texts()[0].startswith("add")
