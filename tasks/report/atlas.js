@@ -11,7 +11,7 @@ function filter() {
     row.hidden = !content.includes(wanted) || !found.some((state) => states.has(state));
     shown += !row.hidden;
   }
-  document.getElementById("shown").textContent = shown === 1 ? "1 case" : `${shown} cases`;
+  document.getElementById("count").textContent = shown === 1 ? "1 case" : `${shown} cases`;
 }
 
 text.addEventListener("input", filter);
