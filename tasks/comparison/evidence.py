@@ -141,11 +141,14 @@ class Evidence:
         kernels_on = reference_kernels(self._lowered, self._store)
         inputs = self._capture.inputs or exported.evaluation  # with states, those that the device had
         tensors: Mapping[str, Array] = load(self._store.read(inputs))
-        in_float16 = _reads_float16(self._lowered)
+        has_float16 = _has_float16(self._lowered)
+        # A program with operators on the CPU may read an input in float32.
+        in_float16 = has_float16 and all(row.constant or row.subgraph is not None for row in self._lowered.operators)
         for sample in self.samples:
             exact = [tensors[tensor_key(sample, spec.name)] for spec in exported.inputs]
             rounded = [_rounded(*pair, in_float16=in_float16) for pair in zip(exact, input_qparams, strict=True)]
-            yield kernels_on(rounded), SampleInputs(exact, rounded)
+            is_rounded = has_float16 or any(qparams is not None for qparams in input_qparams)
+            yield kernels_on(rounded, exact if is_rounded else ()), SampleInputs(exact, rounded)
 
     def _logged(self, row: AlignedOperator) -> LoggedOperator:
         elements = tensor(row.matches[0].event, self._buffer)
@@ -163,14 +166,11 @@ def _rounded(value: Array, qparams: Quantization | None, *, in_float16: bool) ->
     return value
 
 
-def _reads_float16(lowered: LoweredProgram) -> bool:
-    """Return whether a delegate runs every operator, and computes in float16, so that it rounds all float inputs."""
-    at_run_time = [operator for operator in lowered.operators if not operator.constant]
-    if lowered.debug_facts is None or any(operator.subgraph is None for operator in at_run_time):
-        return False
+def _has_float16(lowered: LoweredProgram) -> bool:
+    """Return whether a delegate computes in float16."""
     elements = {
         element
-        for delegate in lowered.debug_facts.delegates
+        for delegate in (lowered.debug_facts.delegates if lowered.debug_facts else ())
         for element in (delegate.precision, *(delegate.context.kernel_elements if delegate.context else ()))
     }
     return "float16" in elements

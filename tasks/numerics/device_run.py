@@ -119,6 +119,20 @@ class DeviceRun:
                 spans += [*within, source]
         return self.call(index, instead), tuple(dict.fromkeys(spans))
 
+    def call_on_exact_inputs(self, index: int) -> Value | None:
+        """Compute an operator that reads an input of the model as if the device had not rounded this input.
+
+        A compiler may convert an input only after the operators that move its elements, so that the values of these
+        operators have no rounding, or only that to their own grid. The device's conversion to float16 may round a value
+        up or down.
+        """
+        received = {
+            source: self.received[index, source]
+            for source in self.kernels.sources[index]
+            if (index, source) in self.received
+        }
+        return self.kernels.call_on_exact_inputs(index, ChainMap(received, self.values))
+
     def readers(self, index: int) -> list[int]:
         """Return the operators that read an operator's value."""
         return self._readers.get(index, [])

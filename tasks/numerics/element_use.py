@@ -60,6 +60,13 @@ class Kernels(Protocol):
         """Compute an operator from its sources' values. If this fails, return None and add the reason to `refusals`."""
         ...
 
+    def call_on_exact_inputs(self, index: int, values: Mapping[int, Value]) -> Value | None:
+        """Compute an operator that reads an input of the model from this input before it is rounded to a grid.
+
+        The other sources have their `values`. The result is None if the operator reads no input.
+        """
+        ...
+
     def gradient(self, index: int, source: int, values: Mapping[int, Value], weights: Weights) -> Array | None:
         """Return |d(sum of the weighted outputs of `index`) / d(element)| for every element of `source`.
 

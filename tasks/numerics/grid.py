@@ -31,6 +31,20 @@ class GridUse:
     largest: float
 
 
+def float16_around(exact: Array, actual: Array) -> Array:
+    """Return, per element, that of the two float16 values around `exact` that is nearer to `actual`, as float32.
+
+    A value that float16 can represent is returned as it is.
+    """
+    with np.errstate(over="ignore"):
+        nearest = exact.astype(np.float16)
+        towards = np.where(nearest > exact, -np.inf, np.inf).astype(np.float16)
+        other = np.where(nearest == exact, nearest, np.nextafter(nearest, towards))
+    first, second = nearest.astype(np.float32), other.astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        return np.where(np.abs(actual - second) < np.abs(actual - first), second, first)
+
+
 def grid_use(captured: CapturedValue, on_host: Array, rounded: Tensor, used: Array | None) -> GridUse | None:
     """Return how the grid of a value is used; None for a value without a grid or without used finite elements.
 

@@ -72,8 +72,11 @@ def lower_model(
     return lower.lower_model(models, soc, options, store)
 
 
-def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[[Sequence[NDArray[Any]]], "HostKernels"]:
-    """Return a function that takes a sample's inputs, already rounded to the device's grid, and returns the kernels."""
+def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[..., "HostKernels"]:
+    """Return a function that takes a sample's inputs, and returns the kernels.
+
+    The inputs are two lists of arrays: rounded to the device's grids and, if they are known, before that.
+    """
     from tasks.toolchain.export import make_deterministic
     from tasks.toolchain.reference.graph import read_graph
     from tasks.toolchain.reference.kernels import HostKernels

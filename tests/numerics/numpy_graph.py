@@ -26,6 +26,7 @@ class Op:
     """An operator. Without a `pullback` it has no derivative, as with integers.
 
     `selection`: for an operator whose value, or whose second output, is indices into the value that it reads.
+    `on_exact_inputs`: for an operator that reads an input of the model, what it computes before the input is rounded.
     """
 
     reads: tuple[int, ...]
@@ -38,6 +39,7 @@ class Op:
     constant: bool = False
     selection: Selection | None = None
     unsupported: str | None = None
+    on_exact_inputs: Callable[..., Value] | None = None
 
 
 @dataclass
@@ -95,6 +97,10 @@ class Program:
             return None
         value = op.forward(*(values[source] for source in op.reads))
         return value if isinstance(value, tuple) else np.asarray(value)
+
+    def call_on_exact_inputs(self, index: int, values: Mapping[int, Value]) -> Value | None:
+        forward = self.ops[index].on_exact_inputs
+        return None if forward is None else forward(*(values[source] for source in self.ops[index].reads))
 
     def _constants(self, indices: Sequence[int], values: Mapping[int, Value]) -> dict[int, Value]:
         """Return the values of constants that `values` does not have."""

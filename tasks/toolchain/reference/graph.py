@@ -23,8 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from tasks.errors import EvidenceError
 from tasks.records import Blob
 from tasks.storage.store import Store
-from tasks.toolchain.export import dtype_name
-from tasks.toolchain.tensors import put_tensors, read_tensors
+from tasks.toolchain.tensors import dtype_name, put_tensors, read_tensors
 
 Value = Any
 """The value of a call: a tensor, or a tuple of tensors, whose elements getitem calls return."""
@@ -69,9 +68,14 @@ class ReferenceGraph:
         self.clamped_calls = self._clamped()
         """The calls that only clamps read. A compiler merges the clamp into the call and rounds only the clamp's
         result, so the call's own grid is never applied."""
-        for index, call in enumerate(self.calls):
-            reads_input = _named((call.arguments, call.keywords), "input")
-            if not reads_input and all(source in self.constant_calls for source in self.sources[index]):
+        self.reading_inputs = frozenset(
+            index for index, call in enumerate(self.calls) if _named((call.arguments, call.keywords), "input")
+        )
+        """The calls that read an input of the model."""
+        for index in range(len(self.calls)):
+            if index not in self.reading_inputs and all(
+                source in self.constant_calls for source in self.sources[index]
+            ):
                 self.constant_calls.append(index)
 
     def _clamped(self) -> frozenset[int]:

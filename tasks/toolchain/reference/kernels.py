@@ -56,9 +56,12 @@ _LINEAR = frozenset(
 class HostKernels:
     """The calls of one graph, computed for one sample's inputs. Implements `tasks.numerics.element_use.Kernels`."""
 
-    def __init__(self, graph: ReferenceGraph, inputs: Sequence[Array]) -> None:
+    def __init__(self, graph: ReferenceGraph, inputs: Sequence[Array], exact_inputs: Sequence[Array] = ()) -> None:
+        """`exact_inputs`: the inputs before they are rounded to the device's grids. They may be left out."""
         self._graph = graph
-        self._inputs = [torch.from_numpy(np.array(array)) for array in inputs]
+        self._inputs, self._exact_inputs = (
+            [torch.from_numpy(np.array(array)) for array in arrays] for arrays in (inputs, exact_inputs)
+        )
         self.sources = graph.sources
         self.outputs = graph.output_calls
         self.constants = frozenset(graph.constant_calls)
@@ -86,6 +89,14 @@ class HostKernels:
             return _as_numpy(self._constants[index])
         with torch.no_grad():
             value = self._compute(index, self._tensors(self.sources[index], values))
+        return None if value is None else _as_numpy(value)
+
+    def call_on_exact_inputs(self, index: int, values: Mapping[int, Value]) -> Value | None:
+        """See `tasks.numerics.element_use.Kernels`. Without `exact_inputs`, the result is None."""
+        if not self._exact_inputs or index not in self._graph.reading_inputs:
+            return None
+        with torch.no_grad():
+            value = self._compute(index, self._tensors(self.sources[index], values), self._exact_inputs)
         return None if value is None else _as_numpy(value)
 
     def gradient(self, index: int, source: int, values: Mapping[int, Value], weights: Weights) -> Array | None:
@@ -173,11 +184,11 @@ class HostKernels:
             if index in self._constants or index in values
         }
 
-    def _compute(self, index: int, values: Mapping[int, Any]) -> Any:
+    def _compute(self, index: int, values: Mapping[int, Any], inputs: Sequence[torch.Tensor] | None = None) -> Any:
         if index in self.refusals:
             return None
         try:
-            return self._graph.call(index, values, self._inputs)
+            return self._graph.call(index, values, self._inputs if inputs is None else inputs)
         except NoKernel as error:
             self.refusals[index] = str(error)
         except KeyError as error:
