@@ -1,6 +1,6 @@
 """The schema of a model: its factory, its inputs and its samples, or those of each of its methods, and its states."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from conf.constraints import FunctionPath, at_least, choice, dimensions, matches, not_blank
@@ -99,5 +99,14 @@ class ModelConfig:
     """The choice of tokens, for a language model with states. null means that no step reads the output of another as a
     token."""
     cases: FunctionPath | None = field(default=None, metadata={"identity": "unless None"})
-    """`package.module:function`, which yields the cases of a collection for `qnnsweep atlas`; see docs/atlas.md. The
-    factory and the data sources are called with the arguments of each case. null means that this is one model."""
+    """`package.module:function`, which yields the cases of a collection for `qnnsweep atlas`; see docs/operators.md.
+    The factory and the data sources are called with the arguments of each case. null means that this is one model."""
+
+
+OWN_CALLS = "tasks.toolchain.model_calls:call_cases"
+"""The value of `cases` with which the cases are the distinct operator calls of the model itself."""
+
+
+def operators_of(model: ModelConfig) -> ModelConfig:
+    """Return the collection of a model's operator calls; the model itself if it is a collection."""
+    return model if model.cases else replace(model, name=f"operators_of_{model.name}", cases=OWN_CALLS)

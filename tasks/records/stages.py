@@ -119,6 +119,17 @@ class Driven:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorCall:
+    """An operator call of an exported program, before it is decomposed or quantized."""
+
+    text: str
+    """Such as `aten.linear.default(float32[1, 64], constant float32[10, 64])`, where `constant` are weights, or
+    `aten.max.dim(float32[2, 8], dim=1) -> [0]`, where `[0]` are the positions of the outputs that are used."""
+    count: int  # how often the program makes the call
+    module_path: str  # of the first of these calls; empty for the model itself
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedModel:
     """A model exported by torch.export, its inputs, and its outputs on the host.
 
@@ -143,6 +154,7 @@ class ExportedModel:
     method: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a program's only method, forward
     driven: Driven | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a model without states
     weights: str  # origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`
+    calls: tuple[OperatorCall, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)  # distinct, in the graph's order
     log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -16,9 +16,10 @@ from tasks.records import Driven, ExportedModel, TensorSpec
 from tasks.records.keys import METHOD, tensor_key
 from tasks.records.methods import of_methods
 from tasks.storage.store import Store
+from tasks.toolchain.calls import operator_calls
 from tasks.toolchain.io_mistakes import mistaken_answers
 from tasks.toolchain.sequences import driven_samples
-from tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors
+from tasks.toolchain.tensors import dtype_name, flat_outputs, outputs_by_sample, put_tensors
 
 Sample = Mapping[str, Any]
 
@@ -29,18 +30,18 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     Raises RequestError if the factory or a data source fails, or if the samples do not match the configured inputs.
     An error of torch.export is raised unchanged.
     """
-    return of_methods(_exported(method, store) for method in _methods(model, store))
+    return of_methods(_exported(method, store) for method in methods_of_model(model, store))
 
 
 def check_model(model: ModelConfig) -> None:
     """Create the model and its samples, and run each method on a sample. Raises RequestError like `export_model`."""
-    for method in _methods(model):
+    for method in methods_of_model(model):
         with torch.no_grad():
             _answer(method.model, method.module, _arguments(method.model, method.evaluation[0]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Method:
+class Method:
     """A method of a model: a module whose `forward` computes it, and its samples."""
 
     name: str | None
@@ -50,14 +51,19 @@ class _Method:
     calibration: list[Sample]
     driven: Driven | None = None
 
+    def arguments(self, split: Literal["calibration", "evaluation"]) -> list[tuple[torch.Tensor, ...]]:
+        """Return the inputs of every sample, in the order of the method's arguments."""
+        samples = self.calibration if split == "calibration" else self.evaluation
+        return [_arguments(self.model, sample) for sample in samples]
 
-def _methods(model: ModelConfig, store: Store | None = None) -> Iterator[_Method]:
+
+def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator[Method]:
     """Create every method and its samples. `store`: for the plan of a model with states; None if it is not needed."""
     modules = list(_modules(model))
     if model.states is None:
         for name, only, module in modules:
             assert only.evaluation is not None, "checked by conf.load"
-            yield _Method(
+            yield Method(
                 name=name,
                 model=only,
                 module=module,
@@ -83,7 +89,7 @@ def _methods(model: ModelConfig, store: Store | None = None) -> Iterator[_Method
         samples, driven = evaluation[name or METHOD]
         if not samples:
             raise RequestError(f"model.evaluation.source: no step calls the method {name}")
-        yield _Method(
+        yield Method(
             name=name,
             model=only,
             module=module,
@@ -134,9 +140,9 @@ def _with_forward(module: torch.nn.Module, function: str, key: str) -> torch.nn.
     return method
 
 
-def _exported(method: _Method, store: Store) -> ExportedModel:
+def _exported(method: Method, store: Store) -> ExportedModel:
     model, module, evaluation, calibration = method.model, method.module, method.evaluation, method.calibration
-    arguments = [_arguments(model, sample) for sample in evaluation]
+    arguments = method.arguments("evaluation")
     with torch.no_grad():
         answers = [_answer(model, module, inputs) for inputs in arguments]
         program = torch.export.export(module, arguments[0], strict=True)
@@ -165,6 +171,7 @@ def _exported(method: _Method, store: Store) -> ExportedModel:
         weights=str(getattr(module, "weights_origin", "unstated")),
         method=method.name,
         driven=method.driven,
+        calls=operator_calls(program),
     )
 
 
@@ -172,10 +179,6 @@ def make_deterministic() -> None:
     """Use one thread and a fixed seed, so that results depend neither on the number of cores nor on chance."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _module(model: ModelConfig) -> torch.nn.Module:

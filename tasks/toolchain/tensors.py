@@ -13,6 +13,10 @@ from tasks.records.keys import tensor_key
 from tasks.storage.store import Store
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def put_tensors(store: Store, tensors: Mapping[str, torch.Tensor]) -> Blob:
     return store.put_bytes(save({key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}))
 

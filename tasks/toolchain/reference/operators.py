@@ -18,8 +18,9 @@ from torch.fx import Node
 
 from tasks.records import DelegationCount, ExpectedTensor, Operator, Quantization
 from tasks.toolchain.backends.compiler import Compiler
-from tasks.toolchain.export import dtype_name
+from tasks.toolchain.calls import module_of
 from tasks.toolchain.overridden import overrides_of, roots
+from tasks.toolchain.tensors import dtype_name
 
 _LOG_ALIGNMENT_BYTES = 64
 # Calls that do not become kernel calls. A view's debug handle is not replaced by the id of an instruction.
@@ -64,7 +65,6 @@ def operator_of(index: int, node: Node, compiler: Compiler | None = None, *, con
     """Return the row of one call of a graph. In this row, `subgraph` is None and `unused` is False."""
     value = node.meta.get("val")
     tensor = value if isinstance(value, torch.Tensor) else None
-    modules = list(node.meta.get("nn_module_stack", {}).values())
     return Operator(
         index=index,
         name=node.name,
@@ -72,7 +72,7 @@ def operator_of(index: int, node: Node, compiler: Compiler | None = None, *, con
         debug_handle=handle_of(node),
         output_index=output_index_of(node),
         source_nodes=tuple(roots(node.meta.get("from_node", ()))),
-        module_path=str(modules[-1][0]) if modules else "",
+        module_path=module_of(node),
         stack_trace=node.meta.get("stack_trace") or "",
         shape=None if tensor is None else tuple(int(size) for size in tensor.shape),
         dtype=None if tensor is None else dtype_name(tensor.dtype),

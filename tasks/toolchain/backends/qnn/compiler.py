@@ -39,11 +39,11 @@ from tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids
 from tasks.toolchain.backends.qnn.linears import only_selected
 from tasks.toolchain.backends.qnn.quantizer import quantizer_of
 from tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators
-from tasks.toolchain.export import dtype_name
 from tasks.toolchain.overridden import has_precision
 from tasks.toolchain.reference.graph import target_name
 from tasks.toolchain.reference.operators import handle_of, logged_bytes, output_index_of
 from tasks.toolchain.requantized import Requantization
+from tasks.toolchain.tensors import dtype_name
 from tasks.toolchain.workers.output import output_length, output_since
 
 _CPU, _FLOAT16 = OverridePrecision.cpu, OverridePrecision.float16
