@@ -1,12 +1,15 @@
-"""The check of a plan's models and of the overrides of its schemes. Nothing is compiled."""
+"""The check of a plan's models, of the overrides of its schemes, and of its operators. Nothing is compiled."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 
 from conf.backends import make_importable
 from conf.models import ModelConfig
 from conf.plan import Plan
 from conf.schema import Request
+from flows.operator_forecast import OperatorForecast, evidence_of, operator_forecasts
 from flows.overrides import stored_export, wrong_overrides
 from flows.resources import Resources, prepare
 from tasks.errors import EnvironmentUnusable, RequestError, ToolchainError
@@ -16,36 +19,57 @@ from tasks.toolchain import entrypoints
 from tasks.toolchain.workers.pool import WorkerPool
 
 
-def cell_errors(plan: Plan) -> Sequence[str | None]:
-    """Return, for each cell, the error of its model or of its scheme's overrides; None if nothing is wrong.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanCheck:
+    """What is known about the cells of a plan before anything is compiled, in their order."""
 
-    Every model is created, runs on a sample, and is exported if a scheme has overrides.
-    """
+    errors: Sequence[str | None]
+    """The error of a cell's model or of its scheme's overrides; None if nothing is known to be wrong."""
+    operators: Sequence[Sequence[OperatorForecast] | None] | None
+    """The forecasts of a cell's operator calls; None if they are not known. None for all if there is no atlas."""
+
+
+def check_plan(plan: Plan) -> PlanCheck:
+    """Check every cell. Every model is created, runs on a sample, and is exported where a check needs this."""
     resources = prepare(plan)
     make_importable(plan.folders)
     models = {digest(cell.request.model): cell.request.model for cell in plan.cells if cell.impossible is None}
     with ThreadPoolExecutor() as threads:
         errors = threads.map(lambda model: _error(model, resources.workers), models.values())
     error_of = dict(zip(models, errors, strict=True))
+    exports: dict[tuple[str, str], ExportedModel | None] = {}
 
     def export(request: Request) -> ExportedModel | None:
-        is_wrong = error_of[digest(request.model)] is not None
-        return None if is_wrong else stored_export(request, resources) or _exported(request, resources)
+        model = digest(request.model)
+        key = model, request.toolchain.name
+        if key not in exports and error_of[model] is None:
+            exports[key] = stored_export(request, resources) or _exported(request, resources)
+        return exports.get(key)
 
-    return [
+    errors = [
         override or (None if cell.impossible else error_of[digest(cell.request.model)])
         for cell, override in zip(plan.cells, _override_errors(plan, resources, export), strict=True)
     ]
+    return PlanCheck(errors=errors, operators=operator_forecasts(plan, evidence_of(plan), export))
 
 
-def known_override_errors(plan: Plan) -> Sequence[str | None]:
-    """Return, for each cell, the error of its scheme's overrides, if an earlier run has exported its model."""
+def check_with_stored_exports(plan: Plan) -> PlanCheck | None:
+    """Check every cell whose model an earlier run has exported. No code of a model runs.
+
+    Returns None if there is nothing to check: no override, and no atlas in the store.
+    """
+    evidence = evidence_of(plan)
+    if not evidence and not any(cell.request.scheme.overrides for cell in plan.cells):
+        return None
     try:
         resources = prepare(plan)
     except EnvironmentUnusable:  # a run reports it
-        return [None] * len(plan.cells)
+        return None
     make_importable(plan.folders)
-    return _override_errors(plan, resources, lambda request: stored_export(request, resources))
+    export = partial(stored_export, resources=resources)
+    return PlanCheck(
+        errors=_override_errors(plan, resources, export), operators=operator_forecasts(plan, evidence, export)
+    )
 
 
 def _override_errors(

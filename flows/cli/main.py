@@ -38,7 +38,7 @@ from flows.cli.options import (
     usage_line,
     with_artifacts,
 )
-from flows.cli.plan_table import forecast_line, plan_table
+from flows.cli.plan import plan
 from flows.cli.qualify import EXITS as QUALIFY_EXITS
 from flows.cli.qualify import qualify
 from flows.cli.repair import EXITS as REPAIR_EXITS
@@ -129,53 +129,7 @@ def run(
         raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code(result))
 
 
-@app.command(epilog=EXITS, short_help="Show the cells that a run would have.")
-def plan(
-    overrides: Overrides = None,
-    config_dir: ConfigDirs = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Also create every model, run it on a sample, and check overrides. Compiles nothing."
-        ),
-    ] = False,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: ArtifactsOfSweep = None,
-) -> None:
-    """Show the cells that a run would have, why some are impossible, what is compiled already, and how long it takes.
-
-    Without --check, no code of a model runs. The overrides of a scheme are checked if a run has exported the model.
-    """
-    with exit_on_error(debug):
-        from conf.load import load
-        from conf.names import AXES
-
-        planned = load(with_artifacts(overrides, artifacts), config_dirs=config_dir or [])
-        expected = None
-        if Path(planned.artifacts, "tables").is_dir():
-            from flows.forecast import forecast
-
-            expected = forecast(planned)
-        cells: list[dict[str, str | bool | None]] = [
-            {
-                **dict(zip(AXES, cell.request.names, strict=True)),
-                "impossible": cell.impossible,
-                "compiled": bool(expected and expected.compiled[number]),
-            }
-            for number, cell in enumerate(planned.cells)
-        ]
-        has_overrides = any(cell.request.scheme.overrides for cell in planned.cells)
-        if check or (has_overrides and Path(planned.artifacts, "results").is_dir()):
-            from flows.cli.check_models import cell_errors, known_override_errors
-
-            errors = cell_errors(planned) if check else known_override_errors(planned)
-            for cell, error in zip(cells, errors, strict=True):
-                cell["error"] = error
-        seconds = expected.seconds if expected else None
-        lines = [forecast_line(expected)] if expected else []
-        print_output({"cells": cells, "seconds": seconds}, plan_table(cells, expected), *lines, as_json=json_)
-        raise typer.Exit(NOT_ALL_PASSED if any(cell.get("error") for cell in cells) else PASSED)
+app.command(epilog=EXITS, short_help="Show the cells that a run would have, and what they will meet.")(plan)
 
 
 @app.command(epilog=EXITS, short_help="Show the devices and whether they can be used.")

@@ -12,7 +12,7 @@ import pytest
 from conf.load import load
 from conf.schema import Request
 from conf.schemes import OverridePrecision, SchemeOverride
-from flows.cli.check_models import cell_errors
+from flows.cli.check_models import check_plan
 from flows.overrides import wrong_overrides
 from tasks.records import LoweredProgram
 from tests.program import Program
@@ -42,7 +42,7 @@ def test_a_run_is_refused_after_the_export_and_then_the_plan_says_why(served_pro
 
 def test_a_plan_that_is_checked_exports_the_models_of_schemes_with_overrides(tmp_path: Path) -> None:
     plan = load([*CELL, WRONG, f"artifacts={tmp_path}", "backend=qnn,xnnpack"])
-    assert cell_errors(plan) == [LINE, None]
+    assert check_plan(plan).errors == [LINE, None]
     assert [cell.impossible is None for cell in plan.cells] == [True, False]
     assert not list(tmp_path.glob("results/*/*")), "no stage has run"
 

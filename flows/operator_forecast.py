@@ -1,0 +1,58 @@
+"""The forecast of every operator call of a plan's cells, from the operator atlases in the store."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from conf.plan import Plan
+from conf.schema import Request
+from tasks.records import ExportedModel, OperatorCall
+from tasks.records.methods import methods_of
+from tasks.results.usability import ATLAS_COLUMNS, AtlasEvidence, CallForecast, Where
+from tasks.storage.query import select
+from tasks.storage.store import Store
+
+Export = Callable[[Request], ExportedModel | None]
+"""Returns the exported model of a request; None if there is none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorForecast:
+    """The forecast of an operator call of a cell's model."""
+
+    call: OperatorCall
+    forecast: CallForecast
+
+
+def evidence_of(plan: Plan) -> dict[str, AtlasEvidence]:
+    """Return the evidence in the store's atlases, by backend; empty if there is no atlas."""
+    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
+    rows = select(store, "atlas", (*ATLAS_COLUMNS, "backend"), problems=set())
+    backends = {cell.request.backend.name for cell in plan.cells} if rows else ()
+    return {backend: AtlasEvidence(row for row in rows if row["backend"] == backend) for backend in backends}
+
+
+def operator_forecasts(
+    plan: Plan, evidence: Mapping[str, AtlasEvidence], export: Export
+) -> list[list[OperatorForecast] | None] | None:
+    """Return the forecasts of every cell's operator calls; None without evidence.
+
+    `evidence`: by backend. A cell has None if it is impossible, or if `export` returns no model for it.
+    """
+    if not evidence:
+        return None
+    return [
+        None if cell.impossible is not None else _of_cell(cell.request, export, evidence[cell.request.backend.name])
+        for cell in plan.cells
+    ]
+
+
+def _of_cell(request: Request, export: Export, evidence: AtlasEvidence) -> list[OperatorForecast] | None:
+    exported = export(request)
+    if exported is None:
+        return None
+    where = Where(scheme=request.scheme.name, arch=request.soc.arch, toolchain=request.toolchain.name)
+    return [
+        OperatorForecast(call=call, forecast=evidence.forecast(call.text, where))
+        for method in methods_of(exported)
+        for call in method.calls
+    ]
