@@ -19,9 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
-from conf.atlas_plan import planned
+from conf.atlas_plan import atlas_overrides, planned
 from conf.models import DataConfig, ModelConfig
-from flows.atlas import BATCH
+from flows.cases import BATCH
 from flows.graph import comparison_options, lowering_options
 from flows.resources import prepare
 from tasks.list_cases import list_cases
@@ -44,7 +44,7 @@ DEADLINE_S = 30
 def outcomes(faults: Sequence[str], folder: str) -> list[CaseOutcome]:
     """Try a case per fault, in batches, two at a time. Return the outcomes in the order of the faults."""
     words = [f"artifacts={folder}", f"limits.child_deadline_s={DEADLINE_S}", "limits.parallel=2", "scheme=8a8w"]
-    plan = planned(words, ())
+    plan = planned(atlas_overrides(words), ())
     ask, resources = plan.cells[0].request, prepare(plan)
     tools = {"store": resources.store, "workers": resources.workers}
     samples = DataConfig(source="tests.atlas.planted_cases:inputs", count=1)

@@ -5,7 +5,7 @@ from conf.errors import printable
 from conf.overrides import computed_in
 from conf.schema import PROBE, DeviceConfig, Request, RunnerKind, TransportKind
 
-COLLECTION = "a collection of cases (model.cases) is measured by `qnnsweep atlas`"
+COLLECTION = "the cases of a collection run in the simulator of this machine; set no other transport or runner"
 
 
 def impossible_reason(request: Request) -> str | None:
@@ -13,7 +13,7 @@ def impossible_reason(request: Request) -> str | None:
 
     With `try_impossible`, the cell is possible even if a limit of the backend's compiler excludes it.
     """
-    if request.model.cases is not None:
+    if request.model.cases is not None and not all(map(_is_here, request.devices)):
         return COLLECTION
     backend, soc = planned_backend(request.backend.kind), request.soc.name
     if backend.socs is not None and soc not in backend.socs:
@@ -42,10 +42,14 @@ def _excludes_toolchains(request: Request) -> str | None:
     toolchain = printable(request.toolchain.name)
     if not planned_backend(request.backend.kind).prepared_toolchains:
         return f"the {printable(request.backend.name)} backend uses nothing of the toolchain {toolchain}"
-    local = (TransportKind.local, RunnerKind.python)
-    if not any((device.transport, device.runner) == local for device in request.devices):
+    if not any(map(_is_here, request.devices)):
         return f"toolchain {toolchain} is on this machine, and {printable(request.where)} has its own QNN"
     return None
+
+
+def _is_here(device: DeviceConfig) -> bool:
+    """Return whether the device is the simulator of this machine."""
+    return (device.transport, device.runner) == (TransportKind.local, RunnerKind.python)
 
 
 def can_run_on(device: DeviceConfig, request: Request) -> bool:

@@ -1,13 +1,14 @@
 """The plan of one sweep: its cells in order, and for each impossible cell the reason why it is impossible."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conf.backends import make_importable
 from conf.check import problems, unknown_socs
 from conf.errors import RequestError, printable
 from conf.impossible import impossible_reason
+from conf.models import operators_of
 from conf.names import AXES, SHIPPED_BACKENDS
 from conf.schema import (
     LimitsConfig,
@@ -70,6 +71,8 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
     for request in requests:
         for problem in problems(request):
             raise problem
+        if request.by_operator:
+            request = replace(request, model=operators_of(request.model))
         if named.setdefault(request.names, request) != request:
             raise _same_name(request, swept)
     if any(request.backend.kind not in SHIPPED_BACKENDS for request in named.values()):

@@ -22,6 +22,8 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
         if any(getattr(cell.request, axis) != getattr(first, axis) for cell in plan.cells):
             key = "device" if axis == "where" else axis
             raise RequestError("a repair has only one value of this key; sweep soc instead", key=key)
+    if first.model.cases is not None:
+        raise RequestError("a collection of cases cannot be repaired", key="model", value=first.model.name)
     if first.model.methods is not None:
         problem = "only a model with one method can be repaired; scheme.overrides changes operators of a method by hand"
         raise RequestError(problem, key="model", value=first.model.name)

@@ -202,6 +202,9 @@ class LimitsConfig:
     memory_gib: Positive | None = None
     """The memory that all workers together may use. A toolchain call waits until its memory, estimated from earlier
     runs, fits within this limit. null means 80 % of the machine's memory."""
+    new_cases: Natural | None = None
+    """The maximum number of operator cases that a run tries, of the models that are collections (`model.cases`). Cases
+    with cached results are not counted. A nightly sweep with this limit measures an atlas in parts. null means all."""
     child_deadline_s: Positive = 3600.0
     child_memory_gib: Positive = 16.0
     """The maximum memory of a toolchain worker and all processes that it started. A larger worker is stopped, and its
@@ -328,6 +331,9 @@ class Request:
     """With `capture`, measurements of earlier runs on the same device are reused. The tables name these runs."""
     try_impossible: bool = False
     """Whether cells are tried that a limit of the compiler makes impossible. `qnnsweep qualify` tries them."""
+    by_operator: bool = False
+    """Whether every distinct operator call of a model is a case of its own, with the tensors that it gets in the model.
+    Otherwise the model is one program. `qnnsweep atlas` sets it."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     object_store: ObjectStoreConfig = field(default_factory=ObjectStoreConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

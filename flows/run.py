@@ -5,14 +5,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from conf.backends import make_importable
 from conf.names import COMPILE_STAGES
-from conf.plan import Plan
+from conf.plan import Plan, PlannedCell
 from conf.schema import Request, TrendConfig
+from flows.cases import CollectionCells
 from flows.graph import Codes, Graph, ProgressCallback, Submission, await_result
 from flows.overrides import wrong_overrides
 from flows.resources import Resources
@@ -120,9 +121,26 @@ def run_cells(
         callback(stage, label, state)
 
     graph = Graph(resources, update, run_id, codes)
+    collections = CollectionCells(resources, plan.limits, update)
     with die_on_sigterm():
-        cells = _run_graph(plan, graph, cells_done, resources if check_overrides else None)
-    return CellResults(cells=cells, reused=graph.reused, result_names=graph.result_names)
+        of_models = replace(plan, cells=tuple(cell for cell in plan.cells if not _is_collection(cell)))
+        cells = iter(_run_graph(of_models, graph, cells_done, resources if check_overrides else None))
+        tried = iter(collections.run([cell for cell in plan.cells if _is_collection(cell)]))
+        ordered = [next(tried if _is_collection(cell) else cells) for cell in plan.cells]
+    wrong = [cell.error for cell in ordered if isinstance(cell.error, RequestError)]
+    if wrong and len(wrong) == len(ordered):
+        raise wrong[0]
+    cells_done.end()
+    return CellResults(
+        cells=ordered,
+        reused=graph.reused + sum(collections.result_names.values()),
+        result_names=graph.result_names | collections.result_names,
+    )
+
+
+def _is_collection(cell: PlannedCell) -> bool:
+    """Return whether the cell is possible, and its model a collection of operator cases."""
+    return cell.impossible is None and cell.request.model.cases is not None
 
 
 def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone, for_overrides: Resources | None) -> list[CellResult]:
@@ -151,7 +169,6 @@ def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone, for_overrides: R
         while not done.acquire(timeout=UPDATE_EVERY_S):
             cells_done.show()
         cells_done.show()
-    cells_done.end()
     return [graph.result(cell, submitted) for cell, submitted in zip(plan.cells, submissions, strict=True)]
 
 

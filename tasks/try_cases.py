@@ -6,7 +6,7 @@ from dataclasses import replace
 from conf.models import ModelConfig
 from conf.schema import MeasureConfig, SocConfig
 from tasks.atlas.case import CaseOptions, get_ready, try_case
-from tasks.atlas.states import of_error
+from tasks.atlas.states import described, of_error
 from tasks.errors import ToolchainError
 from tasks.records import Blob, CaseOutcome, CaseOutcomes, OperatorCase, OperatorCases
 from tasks.records.options import ComparisonOptions, LoweringOptions
@@ -47,12 +47,22 @@ def try_cases(
     )
 
 
+def not_tried(case: OperatorCase) -> CaseOutcome:
+    """Return the outcome of a case for which the limit of new cases leaves no room."""
+    return described(case, "not_tried", "limits.new_cases is reached; a later run tries the case")
+
+
 def _tried(
     ready: SharedZygote, case: OperatorCase, options: CaseOptions, subject: Sequence[str], store: Store
 ) -> tuple[CaseOutcome, Blob | None]:
-    """Return the outcome of a case, and its log."""
+    """Return the outcome of a case, and its log. A case that does not end is tried once more: it may be bad luck."""
     try:
-        result = ready.call("lower", try_case, case, options, subject=tuple(subject))
+        try:
+            result = ready.call("lower", try_case, case, options, subject=tuple(subject))
+        except ToolchainError as error:
+            if error.cause != "deadline":
+                raise
+            result = ready.call("lower", try_case, case, options, subject=tuple(subject))
     except ToolchainError as error:
         if error.cause == "killed":
             raise
@@ -64,4 +74,4 @@ def _tried(
     return replace(result.value, seconds=result.seconds, log=result.log.sha256), result.log
 
 
-try_cases_task = stage(try_cases, version=1)
+try_cases_task = stage(try_cases, version=2)

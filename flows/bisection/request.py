@@ -49,6 +49,9 @@ class Point:
         if len(plan.cells) > 1:
             words = printable(" ".join(self.overrides))
             raise RequestError(f"{words}: {len(plan.cells)} cells; give every key but that of the axis one value")
+        if any(cell.request.model.cases is not None for cell in plan.cells):
+            problem = "cases have no single outcome; bisect one of them, which qnnsweep atlas --case writes"
+            raise RequestError(problem, key="model")
         return plan
 
 

@@ -2,13 +2,14 @@
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from flows.cli.foreground import run_on_this_machine
+from flows.cli.foreground import run_on_this_machine, sweep_here
 from flows.cli.options import (
     ArtifactsOfSweep,
     ConfigDirs,
@@ -21,8 +22,10 @@ from flows.cli.options import (
 )
 from flows.exit_codes import NOT_ALL_PASSED, PASSED
 from flows.server.settings import configure_prefect
+from tasks.errors import RequestError
 
 if TYPE_CHECKING:
+    from conf.plan import Plan
     from flows.runs.results import SweepResult
 
 EXITS = """
@@ -34,33 +37,63 @@ ran · 3 this machine lacks something.
 def atlas(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
+    case: Annotated[
+        str | None,
+        typer.Option("--case", metavar="NAME", help="Only print this case as a file for model=FILE. Nothing is tried."),
+    ] = None,
+    tolerance: Annotated[
+        Path | None,
+        typer.Option(
+            "--tolerance", metavar="FILE", help="Write the measured tolerance per operator type, for tolerance=FILE."
+        ),
+    ] = None,
     json_: Json = False,
     debug: Debug = False,
     artifacts: ArtifactsOfSweep = None,
 ) -> None:
     """Try every operator case of ExecuTorch's own tests in each scheme, and say which operators can be used.
 
-    For example: scheme=16a8w soc=SM8650,SM8750 model.arguments.operators=[add,conv2d]
+    With model=MODEL, the cases are the distinct operator calls of this model, with the tensors that they get in it. For
+    example: scheme=16a8w soc=SM8650,SM8750 model.arguments.operators=[add,conv2d]
     """
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
-        from conf.atlas_plan import planned
+        from conf.atlas_plan import atlas_overrides, planned
+        from flows.runs.regressions import regressions_table
 
-        overrides = with_artifacts(overrides, artifacts)
+        overrides = atlas_overrides(with_artifacts(overrides, artifacts))
         plan = planned(overrides, config_dir or [])
-        configure_prefect()
-        from flows.atlas import atlas as flow
-        from flows.atlas import on_batch
+        if case is not None:
+            from flows.case_model import case_yaml
 
-        screen = Console(stderr=True)
-        on_batch.set(lambda ended, total: screen.print(f"{ended} of {total} batches of cases", highlight=False))
-        result = run_on_this_machine(flow, plan, overrides, folders)
+            print(case_yaml(plan, case), end="")
+            raise typer.Exit(PASSED)
+        configure_prefect()
+        result = run_on_this_machine(sweep_here, plan, overrides, folders)
         rows = _rows(result)
         _show(result, rows)
+        if tolerance is not None:
+            _write_tolerance(tolerance, result, plan)
+        if (regressions := regressions_table(result.trends)) is not None:
+            console().print(regressions)
         if json_:
             counts = [{**cell, "states": dict(states)} for cell, states in rows]
             print(json.dumps({"run_id": result.run.run_id, "report": result.run.report, "cells": counts}))
         raise typer.Exit(PASSED if all(row["error"] is None for row in result.cells) else NOT_ALL_PASSED)
+
+
+def _write_tolerance(file: Path, result: "SweepResult", plan: "Plan") -> None:
+    """Write the tolerances that the atlas measured. Raises RequestError for a file that cannot be written."""
+    import yaml
+
+    from tasks.results.measured_tolerance import measured_tolerance
+
+    measured = measured_tolerance(result.atlas, plan.cells[0].request.tolerance, file.stem)
+    text = yaml.safe_dump(asdict(measured), sort_keys=False)
+    try:
+        file.write_text(f"# Written by qnnsweep atlas, run {result.run.run_id}.\n{text}")
+    except OSError as error:
+        raise RequestError(f"cannot be written: {error.strerror}", key="--tolerance", value=str(file)) from error
 
 
 def _rows(result: "SweepResult") -> list[tuple[dict[str, str], Counter[str]]]:

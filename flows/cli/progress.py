@@ -12,6 +12,7 @@ from rich.text import Text
 
 from conf.names import CELL_STAGES
 from conf.plan import PlannedCell
+from flows.cases import CASES
 from flows.graph import work_label
 from flows.runs.eta import EtaEstimate
 
@@ -60,10 +61,14 @@ class ProgressTable:
         self._eta = EtaEstimate(cells, clock)
         self._states: dict[tuple[str, str], tuple[str, float]] = {}
         """Maps a stage and the label of its work to the state of this work and the time at which the state began."""
+        self._cases = ""
 
     def update(self, stage: str, label: str, state: str) -> None:
         """Record the new state of the stage's work with this label; see `EtaEstimate.update`."""
         with self._lock:
+            if stage == CASES:
+                self._cases = label
+                return
             self._eta.update(stage, label, state)
             self._states[stage, label] = (state, self._clock())
 
@@ -81,6 +86,7 @@ class ProgressTable:
         yield from _table(visible, options.max_width)
         in_state = {state: sum(line.state == state for line in lines) for state in ("running", "queued", "waiting")}
         counts = [summary, *(f"{count} {state}" for state, count in in_state.items() if count)]
+        counts += [self._cases] if self._cases else []
         counts += [f"{self._impossible} impossible"] if self._impossible else []
         counts += [f"{len(lines) - len(visible)} not shown"] if len(visible) < len(lines) else []
         yield Text(f" {', '.join(counts)}", "dim", no_wrap=True, overflow="ellipsis")
@@ -144,6 +150,8 @@ class ProgressLog:
 
     def update(self, stage: str, label: str, state: str) -> None:
         """Print a line if the stage's work with this label has ended with the state `done`, `reused` or `failed`."""
+        if stage == CASES:
+            self._console.print(label, markup=False, highlight=False, soft_wrap=True)
         if stage not in self._stages:  # the three steps of `measure` are reported instead of `measure`
             return
         with self._lock:

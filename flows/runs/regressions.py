@@ -7,6 +7,7 @@ from rich.text import Text
 
 from tasks.numerics.trend import BAD
 from tasks.records.tables import Row
+from tasks.records.vocabulary import CASE_STATES
 from tasks.report.format import markdown_table, plain_table, plural, printable
 from tasks.report.formats.cells import other_toolchain
 
@@ -59,5 +60,7 @@ def _lines(trends: Sequence[Row]) -> list[tuple[bool, list[str]]]:
 def with_unit(value: float | str | None, unit: str) -> str:
     if value is None or isinstance(value, str):
         return value or "–"
+    if unit == "state":
+        return [*CASE_STATES][int(value)]
     number = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
     return number if unit in ("1", "") else f"{number} {unit}"

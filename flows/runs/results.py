@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from conf.schema import TrendConfig
+from flows.runs.case_history import case_trends
 from flows.runs.history import trends
 from flows.runs.names import resolve
 from tasks.errors import EvidenceError, RequestError
 from tasks.records import RunFacts, Toolchain
 from tasks.records.tables import Row
+from tasks.report.atlas import atlas_markdown, render_atlas
 from tasks.report.formats.formats import FORMATS
 from tasks.report.formats.names import Format
 from tasks.report.page import log_characters, render
@@ -129,7 +131,10 @@ def _with_trends(
     rows: Sequence[Row] = []
     if trend:
         cells, operators, steps = (contents[table] for table in ("cells", "operators", "steps"))
-        rows = trends(store, run.run_id, cells, operators, trend, steps)
+        rows = [
+            *trends(store, run.run_id, cells, operators, trend, steps),
+            *case_trends(store, run.run_id, cells, contents["atlas"]),
+        ]
     tables.write(store, run.run_id, "trends", rows)
     return {**contents, "trends": rows}
 
@@ -141,6 +146,9 @@ def _rows(run: RunFacts, store: Store, names: Iterable[str]) -> dict[str, list[R
 def _rendered(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store) -> SweepResult:
     name, cells = report_name(run.run_id), contents["cells"]
     store.files.write(name, render(run, contents, _logs(store, cells)).encode())
+    if cases := contents["atlas"]:
+        for page, text in (("atlas.html", render_atlas(run, cases)), ("atlas.md", atlas_markdown(run, cases))):
+            store.files.write(f"{run_folder(run.run_id)}/{page}", text.encode())
     write_index(store)
     return SweepResult(
         run=run, cells=cells, trends=contents["trends"], page=store.files.local(name), atlas=contents["atlas"]

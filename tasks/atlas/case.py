@@ -5,6 +5,7 @@ own code, but without a new process per program. Nothing but the outcome leaves 
 """
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,10 +16,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from conf.models import InputConfig, ModelConfig
+from conf.models import ModelConfig
 from conf.schema import MeasureConfig, SocConfig
+from tasks.atlas.collection import model_of
 from tasks.atlas.forked import Failed, in_fork
-from tasks.atlas.states import described, of_comparison, of_error, of_failed_run
+from tasks.atlas.states import described, of_comparison, of_error, of_failed_run, of_wrong_output
 from tasks.bundle import bundle
 from tasks.comparison.capture import compare_capture
 from tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, OUTPUT_FOLDER, output_file, runner_arguments
@@ -33,6 +35,7 @@ from tasks.records import (
     LaunchResult,
     LoweredProgram,
     OperatorCase,
+    TensorSpec,
     Toolchain,
 )
 from tasks.records.keys import tensor_key
@@ -41,7 +44,15 @@ from tasks.storage.store import Store
 from tasks.toolchain import entrypoints, runner
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.audit import audit
+from tasks.toolchain.reference.processes import use_one_process
 from tasks.toolchain.workers.output import output_length, output_since
+
+_CALLS = Path("calls.json")
+"""The calls of the case, in the scratch folder, from where they can be read even if the compiler aborts."""
+
+
+class OutputDiffers(Exception):
+    """The program returns an output of another size than the model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,18 +65,6 @@ class CaseOptions:
     measure: MeasureConfig
     comparison: ComparisonOptions
     toolchain: Toolchain
-
-
-def model_of(case: OperatorCase, collection: ModelConfig) -> ModelConfig:
-    """Return the case as a model of its own."""
-    arguments = json.loads(case.arguments)
-    splits = {
-        split: replace(data, arguments={**data.arguments, **arguments})
-        for split in ("calibration", "evaluation")
-        if (data := getattr(collection, split)) is not None
-    }
-    inputs = [InputConfig(name=spec.name, shape=list(spec.shape), dtype=spec.dtype) for spec in case.inputs]
-    return replace(collection, name=case.name, arguments=arguments, inputs=inputs, cases=None, **splits)
 
 
 def get_ready(case: OperatorCase, options: CaseOptions) -> None:
@@ -83,6 +82,11 @@ def try_case(_ready: None, case: OperatorCase, options: CaseOptions) -> CaseOutc
     """Compile, execute and compare a case. An error of a stage is an outcome."""
     if case.skipped is not None:
         return described(case, "not_exported", case.skipped)
+    outcome = _outcome(case, options)
+    return replace(outcome, calls=tuple(json.loads(_CALLS.read_text())) if _CALLS.exists() else ())
+
+
+def _outcome(case: OperatorCase, options: CaseOptions) -> CaseOutcome:
     store = _store()
     compiled = in_fork(lambda: _compiled(case, options, store))
     if isinstance(compiled, Failed) and compiled.is_killed and _stage() == "lower":
@@ -95,6 +99,8 @@ def try_case(_ready: None, case: OperatorCase, options: CaseOptions) -> CaseOutc
     lowered = compiled.value
     compared = in_fork(lambda: _compared(case, lowered, options, store))
     if isinstance(compared, Failed):
+        if compared.error == OutputDiffers.__name__:
+            return of_wrong_output(case, lowered, compared.text)
         return of_failed_run(case, lowered, _stage(), compared.text, is_killed=compared.is_killed)
     return compared.value
 
@@ -103,6 +109,7 @@ def _compiled(case: OperatorCase, options: CaseOptions, store: Store) -> Lowered
     lowering = options.lowering
     _set_stage("export")
     exported = entrypoints.export_model(model_of(case, options.model), store)
+    _CALLS.write_text(json.dumps([call.text for call in exported.calls]))
     _set_stage("quantize")
     quantized = entrypoints.quantize_model(exported, lowering.scheme, lowering.kind, store)
     _set_stage("edge")
@@ -112,6 +119,7 @@ def _compiled(case: OperatorCase, options: CaseOptions, store: Store) -> Lowered
 
 
 def _compared(case: OperatorCase, lowered: LoweredProgram, options: CaseOptions, store: Store) -> CaseOutcome:
+    use_one_process()
     lowering = options.lowering
     checks = audit(lowered, lowering.scheme, backend_of(lowering.kind), options.soc, options.toolchain)
     _set_stage("execute")
@@ -181,14 +189,19 @@ def _run(launch: Launch) -> None:
 def _outputs(lowered: LoweredProgram, launch: Launch, store: Store) -> tuple[Blob, Blob, Blob | None]:
     """Store the outputs, the etdump and the debug buffer of a launch."""
     tensors: Mapping[str, np.ndarray] = {
-        tensor_key(sample, index): np.frombuffer(Path(output_file(sample, index)).read_bytes(), spec.dtype).reshape(
-            spec.shape
-        )
+        tensor_key(sample, index): _output(Path(output_file(sample, index)), index, spec)
         for sample in range(launch.samples)
         for index, spec in enumerate(lowered.quantized.exported.outputs)
     }
     buffer = store.put_file(Path(DEBUG_OUTPUT)) if launch.debug else None
     return store.put_bytes(save(dict(tensors))), store.put_file(Path(ETDUMP)), buffer
+
+
+def _output(file: Path, index: int, spec: TensorSpec) -> np.ndarray:
+    elements = np.frombuffer(file.read_bytes(), spec.dtype)
+    if elements.size != math.prod(spec.shape):
+        raise OutputDiffers(f"output {index} has {elements.size} elements, and not the shape {list(spec.shape)}")
+    return elements.reshape(spec.shape)
 
 
 def _store() -> Store:

@@ -2,21 +2,27 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from conf.models import ModelConfig
+from conf.models import OWN_CALLS, DataConfig, InputConfig, ModelConfig
 from tasks.errors import QnnsweepError, RequestError
 from tasks.records import OperatorCase, OperatorCases, TensorSpec
-from tasks.toolchain.export import imported
+
+_MODEL_CALLS = OWN_CALLS.partition(":")[0]
+_MOST_SAMPLES = {"calibration": 8, "evaluation": 1}
 
 
 def collected(collection: ModelConfig) -> OperatorCases:
     """Return the cases of a collection. Raises RequestError if the source fails or yields something else."""
+    from tasks.toolchain.export import imported
+
     assert collection.cases is not None, "checked by the command"
     key = f"model.cases={collection.cases}"
     source = imported(collection.cases, "model.cases")
+    arguments = {"model": collection} if collection.cases == OWN_CALLS else collection.arguments
     try:
-        listed = [*source(**collection.arguments)]
+        listed = [*source(**arguments)]
     except QnnsweepError:
         raise
     except Exception as error:  # a user's own code may raise anything
@@ -30,9 +36,37 @@ def collected(collection: ModelConfig) -> OperatorCases:
     return OperatorCases(cases=cases)
 
 
+def model_of(case: OperatorCase, collection: ModelConfig) -> ModelConfig:
+    """Return the case as a model of its own."""
+    arguments = json.loads(case.arguments)
+    calibration, evaluation, factory = collection.calibration, collection.evaluation, collection.factory
+    if collection.cases == OWN_CALLS:
+        arguments |= {"model": collection}
+        factory = f"{_MODEL_CALLS}:call_module"
+        evaluation = _samples("evaluation")
+        is_calibrated = any(part.calibration for part in (collection, *(collection.methods or ())))
+        calibration = _samples("calibration") if is_calibrated else None
+    return ModelConfig(
+        name=case.name,
+        factory=factory,
+        arguments=arguments,
+        inputs=[InputConfig(name=spec.name, shape=list(spec.shape), dtype=spec.dtype) for spec in case.inputs],
+        calibration=_with(arguments, calibration),
+        evaluation=_with(arguments, evaluation),
+    )
+
+
+def _samples(split: str) -> DataConfig:
+    return DataConfig(source=f"{_MODEL_CALLS}:call_samples", arguments={"split": split}, count=_MOST_SAMPLES[split])
+
+
+def _with(arguments: Mapping[str, Any], data: DataConfig | None) -> DataConfig | None:
+    return None if data is None else replace(data, arguments={**data.arguments, **arguments})
+
+
 def _case(item: object, key: str) -> OperatorCase:
     if not isinstance(item, Mapping):
-        raise RequestError(f"{key}: yields a {type(item).__name__}, not a mapping; see docs/atlas.md")
+        raise RequestError(f"{key}: yields a {type(item).__name__}, not a mapping; see docs/operators.md")
     values: Mapping[str, Any] = item
     try:
         return OperatorCase(

@@ -26,10 +26,17 @@ class Done(Generic[Value]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """The error of a step. `is_killed`: whether its process ended without an answer."""
+    """The error of a step.
+
+    `error`: the name of the exception's class. It is None if the process ended without an answer.
+    """
 
     text: str
-    is_killed: bool
+    error: str | None
+
+    @property
+    def is_killed(self) -> bool:
+        return self.error is None
 
 
 def in_fork(step: Callable[[], Value]) -> Done[Value] | Failed:
@@ -52,9 +59,9 @@ def in_fork(step: Callable[[], Value]) -> Done[Value] | Failed:
         case Returned(value):
             return Done(value)
         case Raised(name, text):
-            return Failed(text=f"{name}: {text}", is_killed=False)
+            return Failed(text=f"{name}: {text}", error=name)
         case _:
-            return Failed(text=_ending(status), is_killed=True)
+            return Failed(text=_ending(status), error=None)
 
 
 def _answer(step: Callable[[], object], sending: Connection) -> None:

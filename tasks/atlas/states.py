@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tasks.records import CaseOutcome, Comparison, LoweredProgram, OperatorCase, OperatorComparison
 from tasks.records.program import ProgramCheck
-from tasks.records.vocabulary import OWN_ERROR, CaseState
+from tasks.records.vocabulary import CaseState, Verdict
 from tasks.results.outcome import finals, on_device, problem
 from tasks.toolchain.readback.audit import differences
 
@@ -36,6 +36,11 @@ def of_failed_run(
     return replace(outcome, state="cpu") if on_cpu and not is_killed else outcome
 
 
+def of_wrong_output(case: OperatorCase, lowered: LoweredProgram, text: str) -> CaseOutcome:
+    """Return the outcome of a case whose program returns an output of another size than the model."""
+    return _with_nodes(described(case, "wrong", text, "execute"), lowered)
+
+
 def of_comparison(
     case: OperatorCase, lowered: LoweredProgram, checks: Sequence[ProgramCheck], comparison: Comparison
 ) -> CaseOutcome:
@@ -61,6 +66,7 @@ def _with_nodes(outcome: CaseOutcome, lowered: LoweredProgram) -> CaseOutcome:
     return replace(
         outcome,
         targets=tuple(dict.fromkeys(operator.target for operator in lowered.operators)),
+        cpu_targets=tuple(dict.fromkeys(count.operator for count in counts if count.not_delegated)),
         delegated_nodes=sum(count.delegated for count in counts),
         cpu_nodes=sum(count.not_delegated for count in counts),
     )
@@ -78,7 +84,7 @@ def _state(
     lowered: LoweredProgram, checks: Sequence[ProgramCheck], comparison: Comparison
 ) -> tuple[CaseState, str | None]:
     """Return the state of an executed case, and its reason."""
-    notes = [*_notes(lowered, checks)]
+    notes = [*_notes(lowered, checks), *_verdicts(comparison, "biased")]
     wrong = [*_wrong(comparison)]
     if wrong:
         return "wrong", "; ".join([*wrong, *notes])
@@ -90,14 +96,19 @@ def _state(
 
 def _wrong(comparison: Comparison) -> Iterator[str]:
     """Yield what is wrong, by operator, and the outputs that are not finite."""
-    rows = (*comparison.operators, *comparison.requantized)
-    for row in {row.operator.name: row for row in rows if row.verdict in OWN_ERROR}.values():
-        yield f"{row.operator.target} is {row.verdict}{_size(row)}"
+    yield from _verdicts(comparison, "introduced")
     for row in on_device(comparison):
         if (what := problem(row)) is not None:
             yield f"output {row.output}: {what}"
     if any(check.status == "failed" for check in comparison.io_checks):
         yield "the inputs or outputs are not those of the model"
+
+
+def _verdicts(comparison: Comparison, verdict: Verdict) -> Iterator[str]:
+    """Yield every operator with this verdict, and its error."""
+    rows = (*comparison.operators, *comparison.requantized)
+    for row in {row.operator.name: row for row in rows if row.verdict == verdict}.values():
+        yield f"{row.operator.target} is {verdict}{_size(row)}"
 
 
 def _size(row: OperatorComparison) -> str:

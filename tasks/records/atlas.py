@@ -45,8 +45,12 @@ class CaseOutcome:
     """The reason for the state, in the toolchain's words where there are any."""
     stage: str | None = None
     """The last stage that ran; null if the case was skipped."""
+    calls: tuple[str, ...] = ()
+    """The operator calls of the exported program, each once: the operator with the dtypes and shapes of its tensors."""
     targets: tuple[str, ...] = ()
     """The operators of the case's edge graph, each once."""
+    cpu_targets: tuple[str, ...] = ()
+    """Those of `targets` that stay on the CPU."""
     delegated_nodes: int | None = None
     """Number of nodes that the delegate runs; null if there is no program."""
     cpu_nodes: int | None = None

@@ -193,14 +193,15 @@ TREND_VERDICTS: dict[TrendVerdict, str] = {
 }
 """Every verdict on one night of a series."""
 
-CaseState = Literal["exact", "delegated", "wrong", "cpu", "refused", "aborted", "not_exported"]
+CaseState = Literal["exact", "delegated", "cpu", "refused", "wrong", "aborted", "not_exported", "not_tried"]
 CASE_STATES: dict[CaseState, str] = {
     "exact": "The delegate runs all nodes, and the outputs equal those of the same program on the host, bit by bit.",
     "delegated": "The delegate runs all nodes, and their error is within the tolerance of the scheme.",
-    "wrong": "A node introduces more error than the tolerance of the scheme allows, or an output is not finite.",
     "cpu": "The compiler leaves a node to the CPU.",
     "refused": "The toolchain raised an error, so there is no program.",
+    "wrong": "A node introduces more error than the tolerance of the scheme allows, or an output is not finite.",
     "aborted": "The toolchain or the program was ended by a signal, or by the deadline of a call.",
     "not_exported": "There is no exported model: the collection skips the case, or torch.export refuses it.",
+    "not_tried": "The run has tried as many new cases as `limits.new_cases` allows; a later run tries the case.",
 }
-"""The values of the column `state` of the table `atlas`."""
+"""The values of the column `state` of the table `atlas`, from the best to the worst."""

@@ -11,7 +11,7 @@ from tasks.records import Comparison, ErrorShare, LoweredProgram, OperatorCompar
 from tasks.records.vocabulary import Cause, Rung
 from tasks.repair.candidates import candidates
 from tasks.repair.wording import named_targets, operators_phrase
-from tasks.results.atlas import states_in_words
+from tasks.results.atlas import rule_verdict, states_in_words
 from tasks.results.outcome import CellResult, finals, judge, on_device, problem
 from tasks.results.step_sentences import step_sentences
 
@@ -49,7 +49,7 @@ class _Group:
 def diagnosis(cell: CellResult) -> str:
     """Return one or two sentences about a cell. Causes are named by the modules of the user's model."""
     if cell.cases is not None and cell.error is None:
-        return f"{len(cell.cases)} cases: {', '.join(states_in_words(cell.cases))}."
+        return " ".join([f"{len(cell.cases)} cases: {', '.join(states_in_words(cell.cases))}.", *rule_verdict(cell)])
     if cell.comparison is None:
         outcome, reason = judge(cell)
         words = reason or (str(cell.error) if cell.error else "no result")

@@ -23,10 +23,10 @@ def test_the_value_of_a_step_comes_back_however_large_it_is() -> None:
 @pytest.mark.parametrize(
     ("step", "failed"),
     [
-        (raises, Failed(text="ValueError: a; b; c; d", is_killed=False)),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), Failed(text="SIGKILL", is_killed=True)),
-        (lambda: os._exit(3), Failed(text="exit code 3 without an answer", is_killed=True)),
-        (lambda: lambda: None, Failed(text="exit code 0 without an answer", is_killed=True)),
+        (raises, Failed(text="ValueError: a; b; c; d", error="ValueError")),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), Failed(text="SIGKILL", error=None)),
+        (lambda: os._exit(3), Failed(text="exit code 3 without an answer", error=None)),
+        (lambda: lambda: None, Failed(text="exit code 0 without an answer", error=None)),
     ],
 )
 def test_an_error_and_an_abort_are_told_apart(step: Callable[[], object], failed: Failed) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from conf.atlas_plan import planned
+from conf.atlas_plan import atlas_overrides, planned
 from conf.models import DataConfig, ModelConfig
 from flows.graph import comparison_options, lowering_options
 from flows.resources import prepare
@@ -39,7 +39,9 @@ def collection(source: str, **arguments: Any) -> ModelConfig:
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    plan = planned([f"artifacts={tmp_path}", f"limits.child_deadline_s={DEADLINE_S}", "scheme=8a8w"], ())
+    plan = planned(
+        atlas_overrides([f"artifacts={tmp_path}", f"limits.child_deadline_s={DEADLINE_S}", "scheme=8a8w"]), ()
+    )
     return plan.cells[0].request, prepare(plan)
 
 

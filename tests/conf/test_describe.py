@@ -8,14 +8,14 @@ from tests.conf.conftest import Refused
 
 REFUSALS = {
     "modle=x": (
-        "modle: no such key; did you mean model? there are: artifacts, backend, budget, cache_folder, certificate, "
-        "device, farm, limits, masked_names, measure, model, object_store, prefect, retention, reuse, schedule, "
-        "scheme, soc, target, tolerance, toolchain, trend, try_impossible"
+        "modle: no such key; did you mean model? there are: artifacts, backend, budget, by_operator, cache_folder, "
+        "certificate, device, farm, limits, masked_names, measure, model, object_store, prefect, retention, reuse, "
+        "schedule, scheme, soc, target, tolerance, toolchain, trend, try_impossible"
     ),
     "measur.iterations=3": (
-        "measur: no such key; did you mean measure? there are: artifacts, backend, budget, cache_folder, certificate, "
-        "device, farm, limits, masked_names, measure, model, object_store, prefect, retention, reuse, schedule, "
-        "scheme, soc, target, tolerance, toolchain, trend, try_impossible"
+        "measur: no such key; did you mean measure? there are: artifacts, backend, budget, by_operator, cache_folder, "
+        "certificate, device, farm, limits, masked_names, measure, model, object_store, prefect, retention, reuse, "
+        "schedule, scheme, soc, target, tolerance, toolchain, trend, try_impossible"
     ),
     "measure.iteration=3": (
         "measure.iteration: no such key; did you mean iterations? in measure: budget, debug_buffer_bytes, "
@@ -24,8 +24,8 @@ REFUSALS = {
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
     "++limits={colour: red}": (
-        "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, memory_gib, parallel, "
-        "shard_attempts, silence_s"
+        "limits.colour: no such key; in limits: child_deadline_s, child_memory_gib, memory_gib, new_cases, "
+        "parallel, shard_attempts, silence_s"
     ),
     "model.arguments.height=3": (
         "model.arguments.height: no such key; in model.arguments: width; to add it, write +model.arguments={height: …}"
@@ -42,8 +42,8 @@ REFUSALS = {
     "limits.child_memory_gib=lots": "limits.child_memory_gib=lots: a number",
     "measure.references=exported": "measure.references=exported: a list, each item text",
     "pool=[]": (
-        "pool: no such key; there are: artifacts, backend, budget, cache_folder, certificate, device, farm, limits, "
-        "masked_names, measure, "
+        "pool: no such key; there are: artifacts, backend, budget, by_operator, cache_folder, certificate, device, "
+        "farm, limits, masked_names, measure, "
         "model, object_store, prefect, retention, reuse, schedule, scheme, soc, target, tolerance, toolchain, trend, "
         "try_impossible"
     ),

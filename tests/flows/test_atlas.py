@@ -33,7 +33,7 @@ def test_an_atlas_has_a_row_per_case_a_page_and_markdown_and_repeats_from_the_ca
     assert "ExecuTorch's runtime lacks aten::median.out" in median["why"]
     assert (median["arch"], median["soc"], median["scheme"]) == (75, "SM8650", "fp16")
     (cell,) = read_table(artifacts, "cells", printed["run_id"])
-    assert (cell["verb"], cell["outcome"]) == ("atlas", "passed")
+    assert (cell["verb"], cell["outcome"]) == ("run", "passed")
     assert cell["diagnosis"].startswith(f"{len(rows)} cases: ")
     folder = artifacts / "runs" / printed["run_id"]
     assert "median_basic" in (folder / "atlas.html").read_text()
@@ -49,8 +49,8 @@ def test_an_atlas_has_a_row_per_case_a_page_and_markdown_and_repeats_from_the_ca
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("model=digits_cnn",), "model=digits_cnn: not a collection of cases (model.cases is null)"),
-        (SSH, "device=local: the cases of an atlas run in the simulator of this machine; set no other transport"),
+        (("model=digits_cnn", "by_operator=false"), "by_operator=false: an atlas tries operators and no whole models"),
+        (SSH, "device=local: the cases of a collection run in the simulator of this machine; set no other transport"),
         (("model.arguments.operators=[ad]",), "model.arguments.operators: no such operator: ad; one of abs, "),
     ],
 )
@@ -62,7 +62,33 @@ def test_a_wrong_request_gets_one_line(
     assert message in refused.stderr
 
 
-def test_a_sweep_of_a_collection_says_which_command_measures_it(served_program: Program, tmp_path: Path) -> None:
-    planned = served_program.run("plan", "--json", "model=operator_suite", "scheme=fp16", f"artifacts={tmp_path}")
-    (cell,) = json.loads(planned.stdout)["cells"]
-    assert cell["impossible"] == "a collection of cases (model.cases) is measured by `qnnsweep atlas`"
+def test_an_atlas_tells_plan_which_operators_of_a_model_stay_on_the_cpu(
+    served_program: Program, tmp_path: Path
+) -> None:
+    words = ("scheme=fp16", f"artifacts={tmp_path / 'artifacts'}")
+    printed = served_program.run("atlas", "--case=median_basic", *words)
+    assert printed.returncode == 0, printed.stderr
+    model = tmp_path / "median.yaml"
+    model.write_text(printed.stdout)
+    without = served_program.run("plan", "--check", "--json", f"model={model}", *words)
+    assert "operators" not in json.loads(without.stdout)["cells"][0]
+    atlas = served_program.run("atlas", f"model={model}", *words)
+    assert atlas.returncode == 0, atlas.stderr
+    planned = served_program.run("plan", "--check", "--json", f"model={model}", *words)
+    (operator,) = json.loads(planned.stdout)["cells"][0]["operators"]
+    assert (operator["forecast"], operator["likeness"], operator["case"]) == ("cpu", "same call", "median")
+    assert operator["call"].startswith("aten.median.default(float32")
+    assert "aten::median.out" in operator["why"]
+    for_people = served_program.run("plan", "--check", f"model={model}", *words)
+    assert "will stay on the CPU in fp16 SM8650" in for_people.stdout
+    not_exported = served_program.run("plan", f"model={model}", *words)
+    assert "operators of median_basic: not known before the first export; --check" in not_exported.stdout
+
+
+def test_a_sweep_tries_as_many_new_cases_as_its_limit_allows(served_program: Program, tmp_path: Path) -> None:
+    words = ("model=operator_suite", "scheme=fp16", "model.arguments.operators=[floor,median]")
+    none = served_program.run("run", "--json", *words, "limits.new_cases=1", f"artifacts={tmp_path}")
+    assert none.returncode == 0, none.stderr
+    rows = read_table(tmp_path, "atlas", json.loads(none.stdout.splitlines()[-1])["run_id"])
+    assert {row["state"] for row in rows} == {"not_tried"}
+    assert all("a later run tries the case" in row["why"] for row in rows)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from conf.schema import Request
+from conf.schemes import Precision
 from tasks.records import CaseOutcome
-from tasks.results.atlas import states_in_words
+from tasks.results.atlas import rule_verdict, states_in_words
 from tasks.results.rows import rows
 from tests.sample_records import OUTCOME, TOOLCHAIN, collection_cell
 
@@ -26,3 +27,15 @@ def test_a_collection_has_a_row_per_case_and_a_sentence_with_their_states(reques
 def test_states_are_counted_in_the_order_of_the_states() -> None:
     states: list[CaseOutcome] = [replace(OUTCOME, state=state) for state in ("refused", "exact", "refused")]
     assert states_in_words(states) == ["1 exact", "2 refused"]
+
+
+def test_a_cell_that_a_rule_calls_impossible_says_how_many_cases_work(request_8a8w: Request) -> None:
+    old = replace(
+        request_8a8w,
+        scheme=replace(request_8a8w.scheme, precision=Precision.float16, quant_dtype=None),
+        soc=replace(request_8a8w.soc, arch=68),
+    )
+    (sentence,) = rule_verdict(collection_cell(old))
+    assert sentence.startswith("A rule calls this cell impossible (Hexagon v68 computes no 16-bit float; ")
+    assert sentence.endswith("): the compiler accepts 1 of 1 cases, and 0 of them are right.")
+    assert [*rule_verdict(collection_cell(request_8a8w))] == []

@@ -7,13 +7,15 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from multiprocessing.reduction import ForkingPickler
 from typing import IO, Any, TypeVar, cast
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MOST_PROCESSES = 4  # the temporary tensors of so many computations exist at once
+_most_processes: ContextVar[int] = ContextVar("most_processes", default=4)
+"""The temporary tensors of so many computations exist at once."""
 _POSITION_BYTES = 4  # of an item, in the queue
 _MOST_ITEMS = 2**14  # their positions fit into a pipe
 _ALIGNMENT_BYTES = 64  # of an array's first element
@@ -31,7 +33,7 @@ def in_processes(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
     items = list(items)
     results: dict[int, R] = {}
-    count = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, len(items))
+    count = min(len(os.sched_getaffinity(0)), _most_processes.get(), len(items))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -48,6 +50,15 @@ def in_processes(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return [results[position] if position in results else function(item) for position, item in enumerate(items)]
     finally:
         torch.set_num_threads(threads)
+
+
+def use_one_process() -> None:
+    """Let `in_processes` compute everything in this process, from now on.
+
+    This is for a process that is itself a fork of a process that has computed with PyTorch. In 1 of 50 forks of such a
+    process, MKL's allocator searched its list of threads for ever (`mm_account_ptr_by_tid`).
+    """
+    _most_processes.set(1)
 
 
 @contextmanager

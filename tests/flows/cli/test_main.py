@@ -125,7 +125,7 @@ WRONG = {
     "model=nope": "model=nope: no such model; one of ",
     "scheme=9a9w": "scheme=9a9w: no such scheme; did you mean 8a4w or 8a8w? one of ",
     "soc=SM1": "soc=SM1: no such soc; one of ",
-    "modle=x": "modle: no such key; did you mean model? there are: artifacts, backend, budget, cache_folder, ",
+    "modle=x": "modle: no such key; did you mean model? there are: artifacts, backend, budget, by_operator, ",
     "measure.iteration=3": "measure.iteration: no such key; did you mean iterations? in measure: ",
     "measure.iterations=0": "measure.iterations=0: 1 or more",
     "model.calibration=null": "model.calibration=null: scheme 8a8w is quantized and model digits_cnn has nothing to ",
