@@ -4,7 +4,10 @@ import io
 import math
 import mmap
 import os
+import select
+import signal
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -16,6 +19,8 @@ R = TypeVar("R")
 
 _most_processes: ContextVar[int] = ContextVar("most_processes", default=4)
 """The temporary tensors of so many computations exist at once."""
+_LEAST_PATIENCE_S = 20.0
+_PATIENCE = 3.0  # how often the time that this process needed for its part, a fork may need in addition
 _POSITION_BYTES = 4  # of an item, in the queue
 _MOST_ITEMS = 2**14  # their positions fit into a pipe
 _ALIGNMENT_BYTES = 64  # of an array's first element
@@ -25,7 +30,9 @@ def in_processes(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return the results of a function for all items, in their order. Raises the first error.
 
     Forks of this process compute a part of the items and pickle the results. What else the function changes in a fork
-    is lost. If a fork fails, for example because memory is short, this process computes its items.
+    is lost. If a fork fails, for example because memory is short, this process computes its items. It does so, too, if
+    a fork is not ready long after this process: in about 1 of 100 forks of a process that has computed in threads,
+    MKL's allocator searches its list of threads for ever (`mm_account_ptr_by_tid`).
 
     PyTorch uses one thread per process: therefore results do not depend on the number of cores.
     """
@@ -34,7 +41,7 @@ def in_processes(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     items = list(items)
     results: dict[int, R] = {}
     count = min(len(os.sched_getaffinity(0)), _most_processes.get(), len(items))
-    threads = torch.get_num_threads()
+    threads, start = torch.get_num_threads(), time.monotonic()
     torch.set_num_threads(1)
     try:
         with _queue(range(min(len(items), _MOST_ITEMS))) as queue:
@@ -45,8 +52,9 @@ def in_processes(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
                 os.read(queue, _POSITION_BYTES * _MOST_ITEMS)  # the forks need not compute the other items
                 raise
             finally:
+                patience_s = max(_LEAST_PATIENCE_S, _PATIENCE * (time.monotonic() - start))
                 for fork in forks:
-                    results |= fork.results()
+                    results |= fork.results(patience_s)
         return [results[position] if position in results else function(item) for position, item in enumerate(items)]
     finally:
         torch.set_num_threads(threads)
@@ -101,9 +109,15 @@ class _Fork:
         finally:
             os._exit(status)
 
-    def results(self) -> dict[int, Any]:
-        """Return the results by the positions of the items; no result if the fork failed."""
+    def results(self, patience_s: float) -> dict[int, Any]:
+        """Return the results by the positions of the items; no result if the fork failed, or is not ready in time."""
         with self._file:
+            pidfd = os.pidfd_open(self._pid)
+            try:
+                if not select.select([pidfd], [], [], patience_s)[0]:
+                    os.kill(self._pid, signal.SIGKILL)
+            finally:
+                os.close(pidfd)
             _, status = os.waitpid(self._pid, 0)
             return _read(self._file) if status == 0 else {}
 

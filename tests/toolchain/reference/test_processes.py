@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.toolchain.reference import processes
 from tasks.toolchain.reference.processes import in_processes
 
 
@@ -55,6 +56,18 @@ def test_the_items_of_a_fork_that_dies_are_computed_again() -> None:
     def compute(item: int) -> int:
         if os.getpid() != here:
             os._exit(9)
+        return item + 1
+
+    assert in_processes(compute, range(5)) == [1, 2, 3, 4, 5]
+
+
+def test_the_items_of_a_fork_that_does_not_end_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_LEAST_PATIENCE_S", 0.5)
+    here = os.getpid()
+
+    def compute(item: int) -> int:
+        while os.getpid() != here:
+            pass
         return item + 1
 
     assert in_processes(compute, range(5)) == [1, 2, 3, 4, 5]
