@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -68,6 +69,7 @@ def test_the_items_of_a_fork_that_does_not_end_are_computed_again(monkeypatch: p
     def compute(item: int) -> int:
         while os.getpid() != here:
             pass
+        time.sleep(0.1)  # so that a fork gets an item
         return item + 1
 
     assert in_processes(compute, range(5)) == [1, 2, 3, 4, 5]
