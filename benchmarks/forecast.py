@@ -10,31 +10,14 @@ import argparse
 import random
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tasks.records.tables import Row
-from tasks.results.usability import ATLAS_COLUMNS, AtlasEvidence, Usability, Where, worst
+from tasks.results.usability import ATLAS_COLUMNS, USABILITY_OF_STATE, AtlasEvidence, Usability, Where, worst
 from tasks.storage.query import select
 from tasks.storage.store import Store
-
-MEASURED: Mapping[str, str] = {
-    "exact": "delegated",
-    "delegated": "delegated",
-    "wrong": "delegated",
-    "cpu": "cpu",
-    "refused": "refused",
-    "aborted": "refused",
-}
-"""What the compiler does with a case, by its state. States that are left out say nothing about the compiler."""
-PREDICTED: Mapping[Usability, str] = {
-    "delegated": "delegated",
-    "wrong": "delegated",
-    "cpu": "cpu",
-    "refused": "refused",
-}
 
 
 def main() -> None:
@@ -42,14 +25,18 @@ def main() -> None:
     parser.add_argument("--artifacts", default="artifacts")
     parser.add_argument("--repetitions", type=int, default=20)
     arguments = parser.parse_args()
-    rows = [row for row in select(Store.at(arguments.artifacts), "atlas", ATLAS_COLUMNS) if row["state"] in MEASURED]
+    rows = [
+        row
+        for row in select(Store.at(arguments.artifacts), "atlas", ATLAS_COLUMNS)
+        if row["state"] in USABILITY_OF_STATE
+    ]
     names = sorted({row["case"] for row in rows})
     pairs = Counter[tuple[str, str]]()
     for seed in range(arguments.repetitions):
         held_out = {*random.Random(seed).sample(names, len(names) // 5)}  # noqa: S311 - no secret
         evidence = AtlasEvidence(row for row in rows if row["case"] not in held_out)
         pairs.update(
-            (MEASURED[row["state"]], predicted(row, evidence))
+            (by_compiler(USABILITY_OF_STATE[row["state"]]), by_compiler(predicted(row, evidence)))
             for row in rows
             if row["case"] in held_out and row["calls"]
         )
@@ -63,10 +50,14 @@ def main() -> None:
         print(f"{count / total:6.1%}  measured {measured:<10} forecast {forecast}")
 
 
-def predicted(row: Row, evidence: AtlasEvidence) -> str:
+def by_compiler(usability: Usability) -> Usability:
+    """Return what the compiler does: it also compiles an operator that is wrong."""
+    return "delegated" if usability == "wrong" else usability
+
+
+def predicted(row: Row, evidence: AtlasEvidence) -> Usability:
     where = Where(scheme=row["scheme"], arch=row["arch"], toolchain=row["toolchain"])
-    usability = worst(evidence.forecast(call, where) for call in row["calls"])
-    return PREDICTED.get(usability, "unknown")
+    return worst(evidence.forecast(call, where) for call in row["calls"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The schema of a model: its factory, its inputs and its samples, or those of each of its methods, and its states."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from conf.constraints import FunctionPath, at_least, choice, dimensions, matches, not_blank
 from conf.names import DTYPES, STATE_UPDATES, TOKENS_READ
@@ -105,6 +105,12 @@ class ModelConfig:
 
 OWN_CALLS = "tasks.toolchain.model_calls:call_cases"
 """The value of `cases` with which the cases are the distinct operator calls of the model itself."""
+
+Split = Literal["calibration", "evaluation"]
+"""The kinds of samples of a model."""
+
+SAMPLES_OF_CALLS: dict[Split, int] = {"calibration": 8, "evaluation": 1}
+"""How many samples of the model an operator call has at most, by the kind of samples."""
 
 
 def operators_of(model: ModelConfig) -> ModelConfig:

@@ -42,6 +42,11 @@ class PlannedCell:
     impossible: str | None
     """The reason why the cell is impossible; None if it is possible."""
 
+    @property
+    def is_collection(self) -> bool:
+        """Whether the cell is possible, and its model a collection of operator cases."""
+        return self.impossible is None and self.request.model.cases is not None
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from conf.plan import Plan
+from conf.plan import Plan, PlannedCell
 from conf.schema import Request
 from tasks.records import ExportedModel, OperatorCall
 from tasks.records.methods import methods_of
@@ -36,20 +36,22 @@ def operator_forecasts(
 ) -> list[list[OperatorForecast] | None] | None:
     """Return the forecasts of every cell's operator calls; None without evidence.
 
-    `evidence`: by backend. A cell has None if it is impossible, or if `export` returns no model for it.
+    `evidence`: by backend. A cell has None if it is impossible, or if `export` returns no model for it. The cell of a
+    collection, which an atlas measures itself, has no forecasts.
     """
-    if not evidence:
-        return None
-    return [
-        None if cell.impossible is not None else _of_cell(cell.request, export, evidence[cell.request.backend.name])
-        for cell in plan.cells
-    ]
+    return [_of_cell(cell, export, evidence) for cell in plan.cells] if evidence else None
 
 
-def _of_cell(request: Request, export: Export, evidence: AtlasEvidence) -> list[OperatorForecast] | None:
-    exported = export(request)
+def _of_cell(
+    cell: PlannedCell, export: Export, evidence_of_backend: Mapping[str, AtlasEvidence]
+) -> list[OperatorForecast] | None:
+    if cell.is_collection:
+        return []
+    request = cell.request
+    exported = None if cell.impossible is not None else export(request)
     if exported is None:
         return None
+    evidence = evidence_of_backend[request.backend.name]
     where = Where(scheme=request.scheme.name, arch=request.soc.arch, toolchain=request.toolchain.name)
     return [
         OperatorForecast(call=call, forecast=evidence.forecast(call.text, where))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from conf.backends import make_importable
 from conf.names import COMPILE_STAGES
-from conf.plan import Plan, PlannedCell
+from conf.plan import Plan
 from conf.schema import Request, TrendConfig
 from flows.cases import CollectionCells
 from flows.graph import Codes, Graph, ProgressCallback, Submission, await_result
@@ -123,24 +123,20 @@ def run_cells(
     graph = Graph(resources, update, run_id, codes)
     collections = CollectionCells(resources, plan.limits, update)
     with die_on_sigterm():
-        of_models = replace(plan, cells=tuple(cell for cell in plan.cells if not _is_collection(cell)))
+        of_models = replace(plan, cells=tuple(cell for cell in plan.cells if not cell.is_collection))
         cells = iter(_run_graph(of_models, graph, cells_done, resources if check_overrides else None))
-        tried = iter(collections.run([cell for cell in plan.cells if _is_collection(cell)]))
-        ordered = [next(tried if _is_collection(cell) else cells) for cell in plan.cells]
-    wrong = [cell.error for cell in ordered if isinstance(cell.error, RequestError)]
-    if wrong and len(wrong) == len(ordered):
+        tried = collections.run([cell for cell in plan.cells if cell.is_collection])
+    wrong = [cell.error for cell in tried if isinstance(cell.error, RequestError)]
+    if wrong and len(wrong) == sum(cell.impossible is None for cell in plan.cells):
         raise wrong[0]
     cells_done.end()
+    of_collections = iter(tried)
+    ordered = [next(of_collections if cell.is_collection else cells) for cell in plan.cells]
     return CellResults(
         cells=ordered,
         reused=graph.reused + sum(collections.result_names.values()),
         result_names=graph.result_names | collections.result_names,
     )
-
-
-def _is_collection(cell: PlannedCell) -> bool:
-    """Return whether the cell is possible, and its model a collection of operator cases."""
-    return cell.impossible is None and cell.request.model.cases is not None
 
 
 def _run_graph(plan: Plan, graph: Graph, cells_done: CellsDone, for_overrides: Resources | None) -> list[CellResult]:

@@ -12,7 +12,7 @@ from tasks.records import Blob, CaseOutcome, CaseOutcomes, OperatorCase, Operato
 from tasks.records.options import ComparisonOptions, LoweringOptions
 from tasks.stage import stage
 from tasks.storage.store import Store
-from tasks.toolchain.workers.pool import SharedZygote, WorkerPool
+from tasks.toolchain.workers.pool import CallResult, SharedZygote, WorkerPool
 
 
 def try_cases(
@@ -55,14 +55,9 @@ def not_tried(case: OperatorCase) -> CaseOutcome:
 def _tried(
     ready: SharedZygote, case: OperatorCase, options: CaseOptions, subject: Sequence[str], store: Store
 ) -> tuple[CaseOutcome, Blob | None]:
-    """Return the outcome of a case, and its log. A case that does not end is tried once more: it may be bad luck."""
+    """Return the outcome of a case, and its log."""
     try:
-        try:
-            result = ready.call("lower", try_case, case, options, subject=tuple(subject))
-        except ToolchainError as error:
-            if error.cause != "deadline":
-                raise
-            result = ready.call("lower", try_case, case, options, subject=tuple(subject))
+        result = _called(ready, case, options, subject)
     except ToolchainError as error:
         if error.cause == "killed":
             raise
@@ -72,6 +67,18 @@ def _tried(
     if case.skipped is not None:
         return result.value, None
     return replace(result.value, seconds=result.seconds, log=result.log.sha256), result.log
+
+
+def _called(
+    ready: SharedZygote, case: OperatorCase, options: CaseOptions, subject: Sequence[str]
+) -> CallResult[CaseOutcome]:
+    """Try a case. A case that reaches the deadline is tried once more, because a fork can hang by chance."""
+    try:
+        return ready.call("lower", try_case, case, options, subject=tuple(subject))
+    except ToolchainError as error:
+        if error.cause != "deadline":
+            raise
+    return ready.call("lower", try_case, case, options, subject=tuple(subject))
 
 
 try_cases_task = stage(try_cases, version=2)

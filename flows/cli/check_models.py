@@ -7,7 +7,7 @@ from functools import partial
 
 from conf.backends import make_importable
 from conf.models import ModelConfig
-from conf.plan import Plan
+from conf.plan import Plan, PlannedCell
 from conf.schema import Request
 from flows.operator_forecast import OperatorForecast, evidence_of, operator_forecasts
 from flows.overrides import stored_export, wrong_overrides
@@ -33,7 +33,7 @@ def check_plan(plan: Plan) -> PlanCheck:
     """Check every cell. Every model is created, runs on a sample, and is exported where a check needs this."""
     resources = prepare(plan)
     make_importable(plan.folders)
-    models = {digest(cell.request.model): cell.request.model for cell in plan.cells if cell.impossible is None}
+    models = {digest(cell.request.model): cell.request.model for cell in plan.cells if _is_model(cell)}
     with ThreadPoolExecutor() as threads:
         errors = threads.map(lambda model: _error(model, resources.workers), models.values())
     error_of = dict(zip(models, errors, strict=True))
@@ -47,7 +47,7 @@ def check_plan(plan: Plan) -> PlanCheck:
         return exports.get(key)
 
     errors = [
-        override or (None if cell.impossible else error_of[digest(cell.request.model)])
+        override or (error_of[digest(cell.request.model)] if _is_model(cell) else None)
         for cell, override in zip(plan.cells, _override_errors(plan, resources, export), strict=True)
     ]
     return PlanCheck(errors=errors, operators=operator_forecasts(plan, evidence_of(plan), export))
@@ -75,9 +75,14 @@ def check_with_stored_exports(plan: Plan) -> PlanCheck | None:
 def _override_errors(
     plan: Plan, resources: Resources, export: Callable[[Request], ExportedModel | None]
 ) -> Sequence[str | None]:
-    errors = iter(wrong_overrides([cell.request for cell in plan.cells if not cell.impossible], export, resources))
-    of_cells = [None if cell.impossible else next(errors) for cell in plan.cells]
+    errors = iter(wrong_overrides([cell.request for cell in plan.cells if _is_model(cell)], export, resources))
+    of_cells = [next(errors) if _is_model(cell) else None for cell in plan.cells]
     return [None if error is None else str(error) for error in of_cells]
+
+
+def _is_model(cell: PlannedCell) -> bool:
+    """Return whether the cell is possible and has one model, and no collection of cases."""
+    return cell.impossible is None and not cell.is_collection
 
 
 def _error(model: ModelConfig, workers: WorkerPool) -> str | None:

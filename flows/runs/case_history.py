@@ -28,9 +28,11 @@ def case_trends(store: Store, run_id: str, cells: Sequence[Row], cases: Sequence
     its earlier state again. All other cases have no row. `exact` and `delegated` are equally good.
     """
     tried = {_key(case): case for case in cases if case["state"] != "not_tried"}
-    before = _before(store, run_id, tried)
+    before = _before(store, run_id, tried) if tried else {}
+    if not before:
+        return []
     runs = {row["run_id"] for row in before.values()}
-    bad = _bad(store, runs) if runs else {}
+    bad = _bad(store, runs)
     cells_of = {(row["run_id"], target(row)): row for row in select(store, "cells", CELLS, runs=runs, problems=set())}
     now = {target(cell): cell for cell in cells}
     rows: list[dict[str, Any]] = []

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from flows.runs import case_history
 from tasks.numerics.trend import BAD
 from tasks.records.tables import Row
 from tasks.records.vocabulary import CASE_STATES
@@ -60,7 +61,7 @@ def _lines(trends: Sequence[Row]) -> list[tuple[bool, list[str]]]:
 def with_unit(value: float | str | None, unit: str) -> str:
     if value is None or isinstance(value, str):
         return value or "–"
-    if unit == "state":
+    if unit == case_history.SERIES:
         return [*CASE_STATES][int(value)]
     number = f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.4g}"
     return number if unit in ("1", "") else f"{number} {unit}"

@@ -44,7 +44,6 @@ from tasks.storage.store import Store
 from tasks.toolchain import entrypoints, runner
 from tasks.toolchain.backends.select import backend_of
 from tasks.toolchain.readback.audit import audit
-from tasks.toolchain.reference.processes import use_one_process
 from tasks.toolchain.workers.output import output_length, output_since
 
 _CALLS = Path("calls.json")
@@ -119,7 +118,6 @@ def _compiled(case: OperatorCase, options: CaseOptions, store: Store) -> Lowered
 
 
 def _compared(case: OperatorCase, lowered: LoweredProgram, options: CaseOptions, store: Store) -> CaseOutcome:
-    use_one_process()
     lowering = options.lowering
     checks = audit(lowered, lowering.scheme, backend_of(lowering.kind), options.soc, options.toolchain)
     _set_stage("execute")

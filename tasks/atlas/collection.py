@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from conf.models import OWN_CALLS, DataConfig, InputConfig, ModelConfig
+from conf.models import OWN_CALLS, SAMPLES_OF_CALLS, DataConfig, InputConfig, ModelConfig, Split
 from tasks.errors import QnnsweepError, RequestError
 from tasks.records import OperatorCase, OperatorCases, TensorSpec
 
 _MODEL_CALLS = OWN_CALLS.partition(":")[0]
-_MOST_SAMPLES = {"calibration": 8, "evaluation": 1}
 
 
 def collected(collection: ModelConfig) -> OperatorCases:
@@ -56,8 +55,8 @@ def model_of(case: OperatorCase, collection: ModelConfig) -> ModelConfig:
     )
 
 
-def _samples(split: str) -> DataConfig:
-    return DataConfig(source=f"{_MODEL_CALLS}:call_samples", arguments={"split": split}, count=_MOST_SAMPLES[split])
+def _samples(split: Split) -> DataConfig:
+    return DataConfig(source=f"{_MODEL_CALLS}:call_samples", arguments={"split": split}, count=SAMPLES_OF_CALLS[split])
 
 
 def _with(arguments: Mapping[str, Any], data: DataConfig | None) -> DataConfig | None:

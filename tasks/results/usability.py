@@ -37,7 +37,7 @@ ATLAS_COLUMNS = (
 """The columns of the table `atlas` that a forecast reads."""
 
 _TENSOR = re.compile(r"(constant )?(\w+)\[([\d, ]*)\]")
-_OF_STATE: Mapping[str, Usability] = {
+USABILITY_OF_STATE: Mapping[str, Usability] = {
     "exact": "delegated",
     "delegated": "delegated",
     "wrong": "wrong",
@@ -45,6 +45,7 @@ _OF_STATE: Mapping[str, Usability] = {
     "refused": "refused",
     "aborted": "refused",
 }
+"""By the states of cases that say something about the compiler."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +133,7 @@ def _place(row: Row) -> tuple[str, int, str]:
 
 
 def _evidence(row: Row) -> Iterator[Evidence]:
-    usability = _OF_STATE.get(row["state"])
+    usability = USABILITY_OF_STATE.get(row["state"])
     calls: Sequence[str] = row["calls"] or ()
     if usability is None or not calls:
         return
@@ -152,7 +153,7 @@ def _evidence(row: Row) -> Iterator[Evidence]:
 
 def _parts(row: Row) -> Iterator[Evidence]:
     """Yield the operators of a case's edge program, if they were compiled or left to the CPU."""
-    usability = _OF_STATE.get(row["state"])
+    usability = USABILITY_OF_STATE.get(row["state"])
     if usability not in ("delegated", "cpu"):
         return
     scheme, arch, toolchain = _place(row)
@@ -202,7 +203,7 @@ def _base(name: str) -> str:
 
 
 def _distance(call: str, where: Where, evidence: Evidence) -> tuple[float, ...]:
-    """Return how much a call of a case differs from a call, in the order of importance."""
+    """Return how far a measured call is from a call, as numbers of which the first counts most; 0 means equal."""
     other = evidence.where
     likeness = _LIKENESSES.index(_likeness(call, evidence.call))
     return (

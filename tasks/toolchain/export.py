@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from conf.models import DataConfig, MethodConfig, ModelConfig
+from conf.models import DataConfig, MethodConfig, ModelConfig, Split
 from tasks.errors import QnnsweepError, RequestError
 from tasks.records import Driven, ExportedModel, TensorSpec
 from tasks.records.keys import METHOD, tensor_key
@@ -51,7 +51,7 @@ class Method:
     calibration: list[Sample]
     driven: Driven | None = None
 
-    def arguments(self, split: Literal["calibration", "evaluation"]) -> list[tuple[torch.Tensor, ...]]:
+    def arguments(self, split: Split) -> list[tuple[torch.Tensor, ...]]:
         """Return the inputs of every sample, in the order of the method's arguments."""
         samples = self.calibration if split == "calibration" else self.evaluation
         return [_arguments(self.model, sample) for sample in samples]

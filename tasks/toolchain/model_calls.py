@@ -14,13 +14,10 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
-from conf.models import ModelConfig
+from conf.models import SAMPLES_OF_CALLS, ModelConfig, Split
 from tasks.storage.digest import digest
 from tasks.toolchain.calls import call_texts
 from tasks.toolchain.export import methods_of_model
-
-MOST_SAMPLES = 8
-"""How many samples of each kind are kept per call."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -31,8 +28,8 @@ class ModelCall:
     operator: str
     module: GraphModule
     names: tuple[str, ...]
-    samples: dict[str, list[tuple[torch.Tensor, ...]]] = field(
-        default_factory=lambda: {"calibration": [], "evaluation": []}
+    samples: dict[Split, list[tuple[torch.Tensor, ...]]] = field(
+        default_factory=lambda: {split: [] for split in SAMPLES_OF_CALLS}
     )
     skipped: str | None = None
 
@@ -67,7 +64,7 @@ def call_module(model: ModelConfig, number: int) -> torch.nn.Module:
     return model_calls(model)[number].module
 
 
-def call_samples(count: int, *, model: ModelConfig, number: int, split: str) -> Iterator[Mapping[str, Any]]:
+def call_samples(count: int, *, model: ModelConfig, number: int, split: Split) -> Iterator[Mapping[str, Any]]:
     """Yield the tensors that a call gets, for the data sources. `split`: `calibration` or `evaluation`."""
     call = model_calls(model)[number]
     for tensors in call.samples[split][:count]:
@@ -85,8 +82,8 @@ def _calls(model: ModelConfig) -> Iterator[ModelCall]:
                 if text not in texts:
                     texts.add(text)
                     calls[node] = _call(node, text, constants, method.name)
-            for split in ("calibration", "evaluation"):
-                for inputs in method.arguments(split)[:MOST_SAMPLES]:
+            for split, most in SAMPLES_OF_CALLS.items():
+                for inputs in method.arguments(split)[:most]:
                     _Recorder(program, calls, split, constants).run_on(inputs)
         yield from calls.values()
 
@@ -148,13 +145,14 @@ class _Recorder(Interpreter):
         self,
         program: ExportedProgram,
         calls: Mapping[Node, ModelCall],
-        split: str,
+        split: Split,
         constants: Mapping[str, torch.Tensor],
     ) -> None:
         super().__init__(program.graph_module)
         self._signature = program.graph_signature
         self._calls = {node.name: (node, call) for node, call in calls.items()}
-        self._split, self._constants = split, constants
+        self._split: Split = split
+        self._constants = constants
 
     def run_on(self, inputs: Sequence[torch.Tensor]) -> None:
         """Run the program on the inputs of a sample."""

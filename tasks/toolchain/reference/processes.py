@@ -4,21 +4,19 @@ import io
 import math
 import mmap
 import os
-import select
 import signal
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
 from typing import IO, Any, TypeVar, cast
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_most_processes: ContextVar[int] = ContextVar("most_processes", default=4)
-"""The temporary tensors of so many computations exist at once."""
+_MOST_PROCESSES = 4  # the temporary tensors of so many computations exist at once
 _LEAST_PATIENCE_S = 20.0
 _PATIENCE = 3.0  # how often the time that this process needed for its part, a fork may need in addition
 _POSITION_BYTES = 4  # of an item, in the queue
@@ -40,7 +38,7 @@ def in_processes(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
     items = list(items)
     results: dict[int, R] = {}
-    count = min(len(os.sched_getaffinity(0)), _most_processes.get(), len(items))
+    count = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES, len(items))
     threads, start = torch.get_num_threads(), time.monotonic()
     torch.set_num_threads(1)
     try:
@@ -58,15 +56,6 @@ def in_processes(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
         return [results[position] if position in results else function(item) for position, item in enumerate(items)]
     finally:
         torch.set_num_threads(threads)
-
-
-def use_one_process() -> None:
-    """Let `in_processes` compute everything in this process, from now on.
-
-    This is for a process that is itself a fork of a process that has computed with PyTorch. In 1 of 50 forks of such a
-    process, MKL's allocator searched its list of threads for ever (`mm_account_ptr_by_tid`).
-    """
-    _most_processes.set(1)
 
 
 @contextmanager
@@ -114,7 +103,7 @@ class _Fork:
         with self._file:
             pidfd = os.pidfd_open(self._pid)
             try:
-                if not select.select([pidfd], [], [], patience_s)[0]:
+                if not wait([pidfd], patience_s):
                     os.kill(self._pid, signal.SIGKILL)
             finally:
                 os.close(pidfd)
