@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tasks.records.tables import Row
-from tasks.results.usability import ATLAS_COLUMNS, USABILITY_OF_STATE, AtlasEvidence, Usability, Where, worst
+from tasks.results.usability import ATLAS_COLUMNS, USABILITY_OF_STATE, AtlasEvidence, Usability, place_of, worst
 from tasks.storage.query import select
 from tasks.storage.store import Store
 
@@ -56,8 +56,7 @@ def by_compiler(usability: Usability) -> Usability:
 
 
 def predicted(row: Row, evidence: AtlasEvidence) -> Usability:
-    where = Where(scheme=row["scheme"], arch=row["arch"], toolchain=row["toolchain"])
-    return worst(evidence.forecast(call, where) for call in row["calls"])
+    return worst(evidence.forecast(call, place_of(row)) for call in row["calls"])
 
 
 if __name__ == "__main__":

@@ -36,6 +36,10 @@ ATLAS_COLUMNS = (
 )
 """The columns of the table `atlas` that a forecast reads."""
 
+_OF_OVERLOADS = frozenset(
+    ("", "copy", "default", "decimals", "dim", "dims", "input", "int", "mode", "scalar", "sections", "tensor")
+)
+"""Words of operators' names, in lower case, that do not say what an operator computes."""
 _TENSOR = re.compile(r"(constant )?(\w+)\[([\d, ]*)\]")
 USABILITY_OF_STATE: Mapping[str, Usability] = {
     "exact": "delegated",
@@ -90,7 +94,7 @@ class AtlasEvidence:
     """The evidence of all rows of the table `atlas`. A later row of the same case and place replaces an earlier one."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
-        latest = {(row["case"], *_place(row)): row for row in sorted(rows, key=lambda row: row["run_id"])}
+        latest = {(row["case"], place_of(row)): row for row in sorted(rows, key=lambda row: row["run_id"])}
         self._by_operator: dict[str, list[Evidence]] = defaultdict(list)
         self._by_base: dict[str, list[Evidence]] = defaultdict(list)
         self._by_part: dict[str, list[Evidence]] = defaultdict(list)
@@ -101,11 +105,11 @@ class AtlasEvidence:
             for part in _parts(row):
                 self._by_part[_base(part.call)].append(part)
 
-    def forecast(self, call: str, where: Where) -> CallForecast:
+    def forecast(self, call: str, place: Where) -> CallForecast:
         """Return the forecast of a call."""
         operator, base = operator_name(call), _base(operator_name(call))
         known = self._by_operator.get(operator) or self._by_base.get(base) or self._by_part.get(base, [])
-        near = [(_distance(call, where, evidence), evidence) for evidence in known]
+        near = [(_distance(call, place, evidence), evidence) for evidence in known]
         if not near:
             return CallForecast(call=call, usability="unknown")
         least = min(distance for distance, _ in near)
@@ -128,8 +132,9 @@ def worst(forecasts: Iterable[CallForecast]) -> Usability:
     return "unknown"
 
 
-def _place(row: Row) -> tuple[str, int, str]:
-    return row["scheme"], row["arch"], row["toolchain"]
+def place_of(row: Row) -> Where:
+    """Return where a row of the table `atlas` was measured."""
+    return Where(scheme=row["scheme"], arch=row["arch"], toolchain=row["toolchain"])
 
 
 def _evidence(row: Row) -> Iterator[Evidence]:
@@ -138,14 +143,13 @@ def _evidence(row: Row) -> Iterator[Evidence]:
     if usability is None or not calls:
         return
     blamed = _blamed(row, calls, usability)
-    scheme, arch, toolchain = _place(row)
     for call in calls:
         yield Evidence(
             usability=usability if call in blamed else "delegated",
             call=call,
             case=row["case"],
             why=row["why"] if call in blamed else None,
-            where=Where(scheme=scheme, arch=arch, toolchain=toolchain),
+            where=place_of(row),
             soc=row["soc"],
             alone=len(blamed) <= 1,
         )
@@ -156,7 +160,6 @@ def _parts(row: Row) -> Iterator[Evidence]:
     usability = USABILITY_OF_STATE.get(row["state"])
     if usability not in ("delegated", "cpu"):
         return
-    scheme, arch, toolchain = _place(row)
     on_cpu = {_base(name) for name in row["cpu_targets"] or ()}
     for target in row["targets"] or ():
         is_on_cpu = _base(target) in on_cpu
@@ -165,7 +168,7 @@ def _parts(row: Row) -> Iterator[Evidence]:
             call=target,
             case=row["case"],
             why=row["why"] if is_on_cpu else None,
-            where=Where(scheme=scheme, arch=arch, toolchain=toolchain),
+            where=place_of(row),
             soc=row["soc"],
             alone=True,
         )
@@ -185,31 +188,17 @@ def _blamed(row: Row, calls: Sequence[str], usability: Usability) -> Sequence[st
 def _base(name: str) -> str:
     """Return the common part of the names of an operator in the exported and in the edge program."""
     words = name.removeprefix("aten").replace(".", "_").strip("_").split("_")
-    overloads = (
-        "",
-        "copy",
-        "default",
-        "decimals",
-        "dim",
-        "dims",
-        "input",
-        "int",
-        "mode",
-        "scalar",
-        "sections",
-        "tensor",
-    )
-    return "_".join(word for word in words if word.lower() not in overloads)
+    return "_".join(word for word in words if word.lower() not in _OF_OVERLOADS)
 
 
-def _distance(call: str, where: Where, evidence: Evidence) -> tuple[float, ...]:
+def _distance(call: str, place: Where, evidence: Evidence) -> tuple[float, ...]:
     """Return how far a measured call is from a call, as numbers of which the first counts most; 0 means equal."""
     other = evidence.where
     likeness = _LIKENESSES.index(_likeness(call, evidence.call))
     return (
-        other.scheme != where.scheme,
-        abs(other.arch - where.arch),
-        other.toolchain != where.toolchain,
+        other.scheme != place.scheme,
+        abs(other.arch - place.arch),
+        other.toolchain != place.toolchain,
         likeness,
         _differing_arguments(call, evidence.call),
         _shape_distance(call, evidence.call),
