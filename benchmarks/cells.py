@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from conf.load import load
-from conf.schema import Request
-from flows.resources import Resources, prepare
-from flows.runs.files import CellEvidence, read_evidence
-from tasks.errors import EvidenceError
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.resources import Resources, prepare
+from qnnsweep.flows.runs.files import CellEvidence, read_evidence
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 
 
 def cell(artifacts: str, *overrides: str, config_dir: str | None = None) -> tuple[Request, Resources, CellEvidence]:

@@ -32,8 +32,8 @@ from typing import Any
 
 from cells import cell
 
-from tasks.storage.codec import encode
-from tasks.toolchain.backends.qnn.sdk import find_sdk
+from qnnsweep.tasks.storage.codec import encode
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk
 
 CELL = {"model": "efficientnet_lite0", "scheme": "16a8w", "soc": "SM8650", "measure.operator_samples": "1"}
 SIDES = ("inspector", "total", "replay", "budget")

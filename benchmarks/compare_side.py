@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 if TYPE_CHECKING:
-    from conf.schema import Request
-    from tasks.records import Capture, LoweredProgram
-    from tasks.storage.store import Store
+    from qnnsweep.conf.schema import Request
+    from qnnsweep.tasks.records import Capture, LoweredProgram
+    from qnnsweep.tasks.storage.store import Store
 
 MIB = 2**20
 
@@ -40,16 +40,16 @@ class Inputs:
 
     @classmethod
     def at(cls, folder: Path) -> Inputs:
-        from conf.load import load
-        from tasks.storage.store import Store
+        from qnnsweep.conf.load import load
+        from qnnsweep.tasks.storage.store import Store
 
         described = json.loads((folder / "request.json").read_text())
         request = load(described["overrides"]).cells[0].request
         return cls(folder=folder, store=Store(Path(described["store"])), request=request)
 
     def records(self) -> tuple[LoweredProgram, Capture]:
-        from tasks.records import Capture, LoweredProgram
-        from tasks.storage.codec import decode
+        from qnnsweep.tasks.records import Capture, LoweredProgram
+        from qnnsweep.tasks.storage.codec import decode
 
         lowered = decode((self.folder / "lowered.parquet").read_bytes())
         capture = decode((self.folder / "capture.parquet").read_bytes())
@@ -107,10 +107,10 @@ def budget(folder: Path) -> Prepared:
 
 def _qnnsweep(folder: Path, *, with_replay: bool, with_budget: bool) -> Prepared:
     """Do what the stage `compare` does in its worker, and read the records. A fork server has imported `preload`."""
-    import tasks.toolchain.reference.kernels
-    import tasks.toolchain.workers.preload  # noqa: F401
-    from tasks.comparison.capture import compare_capture
-    from tasks.records.options import ComparisonOptions
+    import qnnsweep.tasks.toolchain.reference.kernels
+    import qnnsweep.tasks.toolchain.workers.preload  # noqa: F401
+    from qnnsweep.tasks.comparison.capture import compare_capture
+    from qnnsweep.tasks.records.options import ComparisonOptions
 
     inputs = Inputs.at(folder)
     _imports.done()

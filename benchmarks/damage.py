@@ -205,8 +205,8 @@ def create_material(artifacts: str, root: Path) -> Material:
     """Return the material of a cell that was measured below `artifacts`. Without such a cell, a sweep measures it."""
     from cells import cell
 
-    from tasks.records.options import ComparisonOptions
-    from tasks.storage import tables
+    from qnnsweep.tasks.records.options import ComparisonOptions
+    from qnnsweep.tasks.storage import tables
 
     request, resources, evidence = cell(artifacts, *CELL)
     run_id = tables.runs(resources.store)[-1]

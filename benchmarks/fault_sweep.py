@@ -18,10 +18,10 @@ from typing import Any, Literal
 import psutil
 from warm_start import PROGRAM, WarmProgram
 
-from flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
-from tasks.errors import EvidenceError
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.kill_and_rerun import Tables, comparable_rows
 
 CELL = ["model=digits_cnn", "scheme=8a8w", "soc=SM8650", "model.calibration.count=32", "model.evaluation.count=8"]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.numerics.dequantize import dequantize, quantize
-from tasks.numerics.element_use import Kernels
-from tasks.records import Operator, Quantization
-from tasks.toolchain.reference.graph import ReferenceGraph
+from qnnsweep.tasks.numerics.dequantize import dequantize, quantize
+from qnnsweep.tasks.numerics.element_use import Kernels
+from qnnsweep.tasks.records import Operator, Quantization
+from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph
 
 Array = NDArray[Any]
 Values = dict[int, Any]

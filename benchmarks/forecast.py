@@ -14,10 +14,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tasks.records.tables import Row
-from tasks.results.usability import ATLAS_COLUMNS, USABILITY_OF_STATE, AtlasEvidence, Usability, place_of, worst
-from tasks.storage.query import select
-from tasks.storage.store import Store
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.results.usability import (
+    ATLAS_COLUMNS,
+    USABILITY_OF_STATE,
+    AtlasEvidence,
+    Usability,
+    place_of,
+    worst,
+)
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
 
 
 def main() -> None:

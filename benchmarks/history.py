@@ -23,15 +23,15 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from conf.names import AXES
-from conf.schema import TrendConfig
-from flows.runs.history import trends
-from tasks.numerics.series import SERIES
-from tasks.numerics.trend import history_nights
-from tasks.records.tables import CELL_COLUMNS
-from tasks.storage import tables
-from tasks.storage.query import select
-from tasks.storage.store import Store
+from qnnsweep.conf.names import AXES
+from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.flows.runs.history import trends
+from qnnsweep.tasks.numerics.series import SERIES
+from qnnsweep.tasks.numerics.trend import history_nights
+from qnnsweep.tasks.records.tables import CELL_COLUMNS
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.runs.synthetic_history import HEALTHY, run_of
 
 SCHEMES, SOCS = ("8a8w", "16a8w", "fp16", "16a4w", "8a4w"), ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750")

@@ -46,15 +46,15 @@ from operator_errors import KINDS, Kind, error_db, error_steps
 from safetensors.numpy import load
 from scene import Change, Scene, ScratchStore
 
-from conf.tolerances import OperatorTolerance
-from tasks.comparison.evidence import Evidence
-from tasks.comparison.operators import OperatorComparer
-from tasks.numerics.element_use import CapturedValue
-from tasks.numerics.verdict import limits
-from tasks.records import Capture, ErrorShare, LoweredProgram, OperatorComparison
-from tasks.records.options import ComparisonOptions
-from tasks.records.vocabulary import OWN_ERROR, Cause, Verdict
-from tasks.storage.store import Store
+from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.tasks.comparison.evidence import Evidence
+from qnnsweep.tasks.comparison.operators import OperatorComparer
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.verdict import limits
+from qnnsweep.tasks.records import Capture, ErrorShare, LoweredProgram, OperatorComparison
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.records.vocabulary import OWN_ERROR, Cause, Verdict
+from qnnsweep.tasks.storage.store import Store
 
 Cell = tuple[str, str, str | None]
 PICKING = str(Path(__file__).parent / "picking_models")

@@ -19,14 +19,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
-from conf.atlas_plan import atlas_overrides, planned
-from conf.models import DataConfig, ModelConfig
-from flows.cases import BATCH
-from flows.graph import comparison_options, lowering_options
-from flows.resources import prepare
-from tasks.list_cases import list_cases
-from tasks.records import CaseOutcome, OperatorCases
-from tasks.try_cases import try_cases
+from qnnsweep.conf.atlas_plan import atlas_overrides, planned
+from qnnsweep.conf.models import DataConfig, ModelConfig
+from qnnsweep.flows.cases import BATCH
+from qnnsweep.flows.graph import comparison_options, lowering_options
+from qnnsweep.flows.resources import prepare
+from qnnsweep.tasks.list_cases import list_cases
+from qnnsweep.tasks.records import CaseOutcome, OperatorCases
+from qnnsweep.tasks.try_cases import try_cases
 from tests.atlas.planted_cases import FAULTS
 
 EXPECTED = {

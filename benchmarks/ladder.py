@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.numpy import load as load_tensors
 
-from flows.server.settings import configure_prefect
-from tasks.numerics.metrics import snr_db
+from qnnsweep.flows.server.settings import configure_prefect
+from qnnsweep.tasks.numerics.metrics import snr_db
 
 if TYPE_CHECKING:
-    from conf.schema import Request
-    from flows.resources import Resources
-    from tasks.records import Blob, Capture, LoweredProgram, QuantizedModel
-    from tasks.storage.store import Store
+    from qnnsweep.conf.schema import Request
+    from qnnsweep.flows.resources import Resources
+    from qnnsweep.tasks.records import Blob, Capture, LoweredProgram, QuantizedModel
+    from qnnsweep.tasks.storage.store import Store
 
 CELL = {"model": "efficientnet_lite0", "scheme": "8a8w", "soc": "SM8650"}
 Scores = Sequence[float | None]
@@ -51,19 +51,19 @@ class Bench:
         self._resources = resources
 
     def quantized(self) -> QuantizedModel:
-        from tasks.export import export_task
-        from tasks.quantize import quantize_task
-        from tasks.toolchain.source_digest import code_digest
+        from qnnsweep.tasks.export import export_task
+        from qnnsweep.tasks.quantize import quantize_task
+        from qnnsweep.tasks.toolchain.source_digest import code_digest
 
         ask, workers = self._request, self._resources.workers
         exported = self._run(export_task, ask.model, code_digest(ask.model), workers=workers)
         return self._run(quantize_task, exported, ask.scheme, ask.backend.kind, ask.soc.arch, workers=workers)
 
     def executed(self, quantized: QuantizedModel, *, dump: bool, samples: int = 1) -> Executed:
-        from flows.graph import lowering_options
-        from tasks.bundle import bundle_task
-        from tasks.lower import lower_task
-        from tasks.measure import measure_task
+        from qnnsweep.flows.graph import lowering_options
+        from qnnsweep.tasks.bundle import bundle_task
+        from qnnsweep.tasks.lower import lower_task
+        from qnnsweep.tasks.measure import measure_task
 
         ask, workers = self._request, self._resources.workers
         options = replace(lowering_options(ask), operator_samples=samples, dump_operators=dump)
@@ -77,7 +77,7 @@ class Bench:
         return self._configure_task(task)(*key_inputs, store=self._resources.store, **resources)
 
     def _configure_task(self, task: Any) -> Any:
-        from tasks.stage import configure_task
+        from qnnsweep.tasks.stage import configure_task
 
         def on_change(state: str) -> None:
             print(f"{task.name} {state}", file=sys.stderr)
@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
     options = parser.parse_args()
     configure_prefect()
-    from flows.server import connect
+    from qnnsweep.flows.server import connect
 
     connect.ensure()
     from prefect import flow
@@ -110,8 +110,8 @@ def measure(overrides: list[str]) -> dict[str, Any]:
     import pairs
     import replay
 
-    from conf.load import load
-    from flows.resources import prepare
+    from qnnsweep.conf.load import load
+    from qnnsweep.flows.resources import prepare
 
     plan = load(overrides)
     (cell,) = plan.cells

@@ -17,15 +17,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tasks.comparison.capture import compare_capture
-from tasks.errors import EvidenceError
-from tasks.records import Blob, Capture, LoweredProgram
-from tasks.records.options import ComparisonOptions
-from tasks.storage import tables
-from tasks.storage.codec import decode, encode
-from tasks.storage.manifest import referenced_blobs
-from tasks.storage.store import Store, blob_name
-from tasks.toolchain.readback.etdump import read_etdump, tensor
+from qnnsweep.tasks.comparison.capture import compare_capture
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob, Capture, LoweredProgram
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.codec import decode, encode
+from qnnsweep.tasks.storage.manifest import referenced_blobs
+from qnnsweep.tasks.storage.store import Store, blob_name
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
 
 Outcome = Literal["equal", "refused", "read", "different"]
 LOWERED, CAPTURE = "lower-0.parquet", "measure-0.parquet"
@@ -222,7 +222,7 @@ READERS: Mapping[str, Callable[[Material], dict[str, Reader]]] = {
 
 
 def _cached(material: Material, folder: str) -> dict[str, Reader]:
-    from tasks.stage.result_cache import RecordSerializer, storage_blocks  # slow: it imports Prefect
+    from qnnsweep.tasks.stage.result_cache import RecordSerializer, storage_blocks  # slow: it imports Prefect
 
     store = material.store
     key_storage, record_storage = storage_blocks(store)

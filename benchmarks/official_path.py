@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conf.schema import Request, SocConfig
-from conf.schemes import Precision, SchemeConfig
-from tasks.records import Blob, DelegationCount, ExportedModel, Operator
-from tasks.records.keys import METHOD
-from tasks.storage.digest import digest
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import Request, SocConfig
+from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.tasks.records import Blob, DelegationCount, ExportedModel, Operator
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,9 @@ def build(exported: ExportedModel, scheme: SchemeConfig, soc: SocConfig, store: 
     from torchao.quantization.pt2e import observer
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    from tasks.toolchain.export import make_deterministic
-    from tasks.toolchain.quantize import load_program
-    from tasks.toolchain.tensors import read_samples
+    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.quantize import load_program
+    from qnnsweep.tasks.toolchain.tensors import read_samples
 
     make_deterministic()
     module = load_program(store, exported.program).module()
@@ -63,9 +63,9 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
     from executorch.backends.qualcomm.utils import utils
     from executorch.devtools.backend_debug import get_delegation_info
 
-    from tasks.toolchain.backends.select import backend_of
-    from tasks.toolchain.reference.operators import delegation_counts, operator_table
-    from tasks.toolchain.tensors import read_samples
+    from qnnsweep.tasks.toolchain.backends.select import backend_of
+    from qnnsweep.tasks.toolchain.reference.operators import delegation_counts, operator_table
+    from qnnsweep.tasks.toolchain.tensors import read_samples
 
     (sample,) = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
     specs = utils.generate_qnn_executorch_compiler_spec(
@@ -88,7 +88,7 @@ def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocCo
 
 def cell_by_cell(requests: Sequence[Request], store: Store, start: float) -> list[tuple[str, dict[str, Any]]]:
     """Compile each request separately, starting from its model. Return, per request, its facts and its end time."""
-    from tasks.toolchain.export import export_model
+    from qnnsweep.tasks.toolchain.export import export_model
 
     results: list[tuple[str, dict[str, Any]]] = []
     for request in requests:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scene import Array, Change, Scene, regridded, requantized
 
-from tasks.numerics.element_use import CapturedValue
-from tasks.records import Quantization
-from tasks.records.vocabulary import Cause
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.records import Quantization
+from qnnsweep.tasks.records.vocabulary import Cause
 
 OUTLIER = 8
 """An outlier channel's root mean square is this many times the median channel's."""

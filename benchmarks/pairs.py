@@ -19,12 +19,12 @@ from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from tasks.numerics.metrics import snr_db
-from tasks.records import Blob, ExportedModel, QuantizedModel
-from tasks.storage.store import Store
-from tasks.toolchain.export import make_deterministic
-from tasks.toolchain.quantize import load_program
-from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
+from qnnsweep.tasks.numerics.metrics import snr_db
+from qnnsweep.tasks.records import Blob, ExportedModel, QuantizedModel
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.quantize import load_program
+from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
 
 QUANTIZE = torch.ops.quantized_decomposed.quantize_per_tensor.default
 DEQUANTIZE = torch.ops.quantized_decomposed.dequantize_per_tensor.default

@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flows.server.settings import configure_prefect
+from qnnsweep.flows.server.settings import configure_prefect
 
 if TYPE_CHECKING:
-    from conf.plan import Plan
-    from conf.schemes import SchemeConfig
-    from flows.resources import Resources
-    from tasks.repair.facts import OperatorFacts
-    from tasks.repair.schemes import Settings
-    from tasks.results.outcome import CellResult
+    from qnnsweep.conf.plan import Plan
+    from qnnsweep.conf.schemes import SchemeConfig
+    from qnnsweep.flows.resources import Resources
+    from qnnsweep.tasks.repair.facts import OperatorFacts
+    from qnnsweep.tasks.repair.schemes import Settings
+    from qnnsweep.tasks.results.outcome import CellResult
 
 MODELS = {"mobilenet_v3_large": "8a8w", "efficientnet_lite0": "8a8w", "minilm_l6": "16a8w"}
 """The models and the schemes before the change. MiniLM has no useful outputs with 8-bit activations."""
@@ -65,7 +65,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
     options = parser.parse_args()
     configure_prefect()
-    from flows.server import connect
+    from qnnsweep.flows.server import connect
 
     connect.ensure()
     from prefect import flow
@@ -87,8 +87,8 @@ def measure(overrides: list[str], count: int, growth: float) -> dict[str, Any]:
     """Return the measurements of one model as plain values."""
     import repair_rankings
 
-    from conf.load import load
-    from flows.resources import prepare
+    from qnnsweep.conf.load import load
+    from qnnsweep.flows.resources import prepare
 
     plan = load(overrides)
     (cell,) = plan.cells
@@ -117,8 +117,8 @@ def measure(overrides: list[str], count: int, growth: float) -> dict[str, Any]:
 
 def measured(plan: Plan, resources: Resources, scheme: SchemeConfig, *, dump: bool) -> CellResult:
     """Return the only cell of a plan, with another scheme. Without `dump`, only the final outputs are compared."""
-    from conf.plan import PlannedCell
-    from flows.run import run_cells
+    from qnnsweep.conf.plan import PlannedCell
+    from qnnsweep.flows.run import run_cells
 
     (cell,) = plan.cells
     measure = replace(cell.request.measure, dump_operators=dump)
@@ -132,9 +132,9 @@ def measured(plan: Plan, resources: Resources, scheme: SchemeConfig, *, dump: bo
 
 def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
     """Return the layers whose weights can have 16 bits, by the names of their nodes."""
-    from tasks.repair.facts import operator_facts, worst_output
-    from tasks.repair.families import FAMILIES, merged_settings
-    from tasks.repair.prediction import energies
+    from qnnsweep.tasks.repair.facts import operator_facts, worst_output
+    from qnnsweep.tasks.repair.families import FAMILIES, merged_settings
+    from qnnsweep.tasks.repair.prediction import energies
 
     comparison, lowered = cell.comparison, cell.lowered
     assert comparison is not None
@@ -176,7 +176,7 @@ def first_that_fit(order: Sequence[str], layers: Mapping[str, Layer], count: int
 
 
 def raised(scheme: SchemeConfig, layers: Sequence[Layer]) -> SchemeConfig:
-    from tasks.repair.schemes import with_settings
+    from qnnsweep.tasks.repair.schemes import with_settings
 
     return with_settings(scheme, {node: values for layer in layers for node, values in layer.settings.items()})
 
@@ -187,7 +187,7 @@ def seconds_of(cell: CellResult) -> float:
 
 
 def facts(cell: CellResult) -> dict[str, Any]:
-    from tasks.results.repair import measurement
+    from qnnsweep.tasks.results.repair import measurement
 
     measured = measurement(cell)
     assert measured is not None

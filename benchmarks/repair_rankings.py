@@ -23,14 +23,14 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
-from conf.schemes import SchemeConfig
-from tasks.records import ExportedModel
-from tasks.storage.store import Store
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.export import make_deterministic
-from tasks.toolchain.overridden import roots
-from tasks.toolchain.saved_program import load_program
-from tasks.toolchain.tensors import read_samples
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.records import ExportedModel
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.overridden import roots
+from qnnsweep.tasks.toolchain.saved_program import load_program
+from qnnsweep.tasks.toolchain.tensors import read_samples
 
 Samples = Sequence[tuple[torch.Tensor, ...]]
 _EXACT_DB = 200.0

@@ -11,13 +11,13 @@ import torch
 from pairs import DEQUANTIZE, QUANTIZE, fused_names
 from torch.fx import GraphModule, Interpreter, Node
 
-from tasks.numerics.dequantize import dequantize, undo_layout
-from tasks.records import Capture, LoweredProgram
-from tasks.storage.store import Store
-from tasks.toolchain.export import make_deterministic
-from tasks.toolchain.readback.etdump import read_etdump, tensor
-from tasks.toolchain.saved_program import load_program
-from tasks.toolchain.tensors import read_samples
+from qnnsweep.tasks.numerics.dequantize import dequantize, undo_layout
+from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
+from qnnsweep.tasks.toolchain.saved_program import load_program
+from qnnsweep.tasks.toolchain.tensors import read_samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

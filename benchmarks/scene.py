@@ -16,19 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from tasks.comparison.evidence import Evidence, captured_value
-from tasks.numerics.dequantize import quantize, undo_layout
-from tasks.numerics.device_run import CHAIN
-from tasks.numerics.element_use import CapturedValue, Kernels, Value
-from tasks.numerics.introduced import Difference
-from tasks.numerics.replay import Replayed, replay
-from tasks.records import Blob, Capture, LoweredProgram, Quantization
-from tasks.records.keys import tensor_key
-from tasks.storage.store import Store
-from tasks.toolchain.readback.etdump import tensor
+from qnnsweep.tasks.comparison.evidence import Evidence, captured_value
+from qnnsweep.tasks.numerics.dequantize import quantize, undo_layout
+from qnnsweep.tasks.numerics.device_run import CHAIN
+from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels, Value
+from qnnsweep.tasks.numerics.introduced import Difference
+from qnnsweep.tasks.numerics.replay import Replayed, replay
+from qnnsweep.tasks.records import Blob, Capture, LoweredProgram, Quantization
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.readback.etdump import tensor
 
 if TYPE_CHECKING:
-    from tasks.toolchain.reference.graph import ReferenceGraph
+    from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph
 
 Array = NDArray[Any]
 SAMPLE = 0
@@ -62,7 +62,7 @@ class Scene:
     """The first sample of an undamaged capture, and the values that the host computes from the device's values."""
 
     def __init__(self, lowered: LoweredProgram, capture: Capture, store: Store) -> None:
-        from tasks.toolchain.reference.graph import read_graph  # only workers import ExecuTorch
+        from qnnsweep.tasks.toolchain.reference.graph import read_graph  # only workers import ExecuTorch
 
         self.lowered, self.capture, self.store = lowered, capture, store
         self.evidence = Evidence(lowered, capture, store)
@@ -299,7 +299,7 @@ class Scene:
         """Return the lowering of a graph with other constants, with the graph's own run on the first sample."""
         import torch
 
-        from tasks.toolchain.tensors import put_tensors, read_samples
+        from qnnsweep.tasks.toolchain.tensors import put_tensors, read_samples
 
         graph = self._graph_with(weights)
         exported = lowered.quantized.exported
@@ -324,7 +324,7 @@ class Scene:
     def _graph_with(self, constants: Mapping[str, Array]) -> ReferenceGraph:
         import torch
 
-        from tasks.toolchain.reference.graph import ReferenceGraph
+        from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph
 
         changed = {name: torch.from_numpy(value) for name, value in constants.items()}
         return ReferenceGraph(self.graph.calls, self.graph.outputs, {**self.graph.constants, **changed})

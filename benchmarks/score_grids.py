@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pairs import with_graph
 from torch.fx import GraphModule, Node
 
-from tasks.records import QuantizedModel
-from tasks.storage.store import Store
+from qnnsweep.tasks.records import QuantizedModel
+from qnnsweep.tasks.storage.store import Store
 
 LOWEST_MASK = -128.0
 

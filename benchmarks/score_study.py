@@ -14,14 +14,14 @@ import numpy as np
 from fixed_point import MATMUL, SOFTMAX, Array, Host, Values, converted, ratio
 from safetensors.numpy import load as load_tensors
 
-from tasks.comparison.evidence import Evidence
-from tasks.numerics.dequantize import dequantize, fake_quantize, quantize
-from tasks.numerics.metrics import snr_db
-from tasks.records import Capture, LoweredProgram
-from tasks.records.keys import tensor_key
-from tasks.storage.store import Store
-from tasks.toolchain.readback.etdump import read_etdump, tensor
-from tasks.toolchain.reference.graph import read_graph
+from qnnsweep.tasks.comparison.evidence import Evidence
+from qnnsweep.tasks.numerics.dequantize import dequantize, fake_quantize, quantize
+from qnnsweep.tasks.numerics.metrics import snr_db
+from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
+from qnnsweep.tasks.toolchain.reference.graph import read_graph
 
 NOISE_DB = (-60, -80, -100, -120)
 SEEDS = 5

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from flows.server.settings import configure_prefect
+from qnnsweep.flows.server.settings import configure_prefect
 
 CELL = ["model=minilm_l6", "scheme=16a8w", "soc=SM8650"]
 Scores = Sequence[float | None]
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
     options = parser.parse_args()
     configure_prefect()
-    from flows.server import connect
+    from qnnsweep.flows.server import connect
 
     connect.ensure()
     from prefect import flow
@@ -46,8 +46,8 @@ def measure() -> dict[str, Any]:
     import score_grids
     import score_study
 
-    from conf.load import load
-    from flows.resources import prepare
+    from qnnsweep.conf.load import load
+    from qnnsweep.flows.resources import prepare
 
     plan = load(CELL)
     (cell,) = plan.cells

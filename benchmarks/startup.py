@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.flows.cluster import client_environment, prefect_server
 
-PROGRAM = (sys.executable, "-c", "from flows.cli.main import main; main()")
+PROGRAM = (sys.executable, "-c", "from qnnsweep.flows.cli.main import main; main()")
 CELL = ("run", "model=digits_cnn", "scheme=8a8w", "soc=SM8650")
 EMPTY_FLOW = "from prefect import flow\n@flow\ndef empty(): pass\nempty()"
 LIMITS_S = {

@@ -26,20 +26,20 @@ from typing import Any
 
 import torch
 
-from conf.load import load
-from conf.models import ModelConfig
-from conf.schema import Request
-from flows.graph import comparison_options, lowering_options
-from flows.resources import Resources, prepare
-from tasks.bundle import bundle
-from tasks.compare import compare
-from tasks.errors import ProgramDiffers
-from tasks.export import export
-from tasks.lower import lower
-from tasks.measure import measure
-from tasks.quantize import quantize
-from tasks.records import Bundle, Comparison, LoweredProgram, QuantizedModel, StepComparison
-from tasks.records.methods import methods_of, of_methods
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import comparison_options, lowering_options
+from qnnsweep.flows.resources import Resources, prepare
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.errors import ProgramDiffers
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import Bundle, Comparison, LoweredProgram, QuantizedModel, StepComparison
+from qnnsweep.tasks.records.methods import methods_of, of_methods
 
 HERE = Path(__file__).parents[1]
 sys.path += [str(HERE), str(HERE / "tests" / "toolchain"), str(HERE / "benchmarks")]
@@ -206,7 +206,7 @@ def state_grid(bench: Bench, chance: random.Random) -> Results:
 
 def _with_grid(bench: Bench, method: QuantizedModel, name: str, factor: float, *, reads: bool) -> QuantizedModel:
     """Return a method with another scale of the state that it reads or writes."""
-    from tasks.toolchain.quantize import load_program  # imports the operators that the program has
+    from qnnsweep.tasks.toolchain.quantize import load_program  # imports the operators that the program has
 
     program = load_program(bench.resources.store, method.program)
     signature, nodes = program.graph_signature, {node.name: node for node in program.graph.nodes}

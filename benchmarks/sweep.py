@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from memory import Peak
 
-from conf.load import load
-from conf.units import GIB
-from tasks.toolchain import runner
-from tasks.toolchain.backends.qnn.sdk import find_sdk
+from qnnsweep.conf.load import load
+from qnnsweep.conf.units import GIB
+from qnnsweep.tasks.toolchain import runner
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk
 
 SIDE = Path(__file__).with_name("sweep_side.py")
 SOCS = ("SM8350", "SM8450", "SM8550", "SM8650", "SM8750", "SM8850")

@@ -16,9 +16,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from conf.load import load
-from conf.schema import Request
-from tasks.records import LoweredProgram
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.records import LoweredProgram
 
 import official_path  # isort: skip
 
@@ -47,11 +47,11 @@ def whole(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str
 
 
 def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    from flows.graph import lowering_options
-    from flows.resources import prepare
-    from tasks.export import export
-    from tasks.lower import lower
-    from tasks.quantize import quantize
+    from qnnsweep.flows.graph import lowering_options
+    from qnnsweep.flows.resources import prepare
+    from qnnsweep.tasks.export import export
+    from qnnsweep.tasks.lower import lower
+    from qnnsweep.tasks.quantize import quantize
 
     ask = requests[0]
     plan = load([f"artifacts={folder}"])
@@ -77,7 +77,7 @@ def official(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[
     As on the other side, the process is forked from a fork server. In a new process, torch's convolutions would differ
     in the last bit, and therefore also the scales from calibration.
     """
-    from flows.resources import prepare
+    from qnnsweep.flows.resources import prepare
 
     resources = prepare(load([f"artifacts={folder}"]))
     workers = resources.workers

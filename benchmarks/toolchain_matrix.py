@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.storage import tables
-from tasks.storage.codec import decode
-from tasks.storage.store import Store
-from tasks.toolchain.backends.qnn.sdk import find_sdk
-from tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.codec import decode
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk
+from qnnsweep.tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains
 
 RUN = """
 import hashlib, json, sys, torch

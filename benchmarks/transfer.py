@@ -24,15 +24,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from conf.schema import DeviceConfig, SshConfig, TransportKind
-from conf.units import MIB
-from tasks.deploy import deploy
-from tasks.devices.adb import AdbTransport
-from tasks.devices.farm import Farm
-from tasks.devices.ssh import SshTransport
-from tasks.devices.transport import RunRequest, Transport
-from tasks.records import Bundle
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import DeviceConfig, SshConfig, TransportKind
+from qnnsweep.conf.units import MIB
+from qnnsweep.tasks.deploy import deploy
+from qnnsweep.tasks.devices.adb import AdbTransport
+from qnnsweep.tasks.devices.farm import Farm
+from qnnsweep.tasks.devices.ssh import SshTransport
+from qnnsweep.tasks.devices.transport import RunRequest, Transport
+from qnnsweep.tasks.records import Bundle
+from qnnsweep.tasks.storage.store import Store
 from tests.devices.loopback import Adbd, AdbServer, Sshd, free_port, running
 
 DEADLINE_S = 600.0

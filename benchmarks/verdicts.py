@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.history import NOISE as HISTORY_NOISE
 from benchmarks.history import cell_rows, changed, operator_rows, part, publish
-from conf.schema import TrendConfig
-from flows.runs.history import trends
-from tasks.numerics.series import SERIES, Series
-from tasks.numerics.trend import BAD, Night, assess, history_nights
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.flows.runs.history import trends
+from qnnsweep.tasks.numerics.series import SERIES, Series
+from qnnsweep.tasks.numerics.trend import BAD, Night, assess, history_nights
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.runs.synthetic_history import run_of
 
 CONFIG = TrendConfig()

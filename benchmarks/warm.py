@@ -21,9 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from conf.load import load
-from conf.plan import Plan
-from flows.server.settings import configure_prefect
+from qnnsweep.conf.load import load
+from qnnsweep.conf.plan import Plan
+from qnnsweep.flows.server.settings import configure_prefect
 
 SCHEMES = "8a8w,16a8w,8a4w,16a4w,16a16w,16a2w,16a4w_block"
 SOCS = (
@@ -79,9 +79,9 @@ def main() -> None:
         from empty_flow import empty
         from memory import Peak
 
-        from conf.units import GIB
-        from flows.server import connect
-        from flows.sweep import sweep
+        from qnnsweep.conf.units import GIB
+        from qnnsweep.flows.server import connect
+        from qnnsweep.flows.sweep import sweep
 
         connect.ensure()
         peak, start = Peak(os.getpid()), time.perf_counter()

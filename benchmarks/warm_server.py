@@ -57,7 +57,7 @@ def _wait(connection: socket.socket) -> None:
         os.dup2(descriptor, number)
     os.environ.clear()
     os.environ.update(message["environment"])
-    from tasks.toolchain.workers.server import end_with_caller
+    from qnnsweep.tasks.toolchain.workers.server import end_with_caller
 
     end_with_caller()
     exec(message["command"], {})  # noqa: S102 - the command of multiprocessing

@@ -22,15 +22,16 @@ from typing import Any, NoReturn
 
 import warm_server
 
-from tasks.toolchain.backends.qnn.sdk import find_sdk
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk
 
 HERE = Path(__file__).parent
-PROGRAM = "from flows.cli.main import main; main()"
+PROGRAM = "from qnnsweep.flows.cli.main import main; main()"
 IMPORTS_S = 300.0
 IMPORTED = (
-    "flows.cli.main", "flows.cli.foreground", "flows.cli.progress", "flows.runs.regressions", "flows.server.connect",
-    "flows.sweep", "prefect.flow_engine", "prefect.task_engine", "pyarrow.pandas_compat", "tasks.report.terminal",
-    "tasks.toolchain.workers.preload",
+    "qnnsweep.flows.cli.main", "qnnsweep.flows.cli.foreground", "qnnsweep.flows.cli.progress",
+    "qnnsweep.flows.runs.regressions", "qnnsweep.flows.server.connect", "qnnsweep.flows.sweep", "prefect.flow_engine",
+    "prefect.task_engine", "pyarrow.pandas_compat", "qnnsweep.tasks.report.terminal",
+    "qnnsweep.tasks.toolchain.workers.preload",
 )  # fmt: skip
 """What a run of the program imports."""
 
@@ -97,14 +98,14 @@ class WarmProgram:
 
 def fork() -> None:
     """Import the program and serve requests: each fork calls the program's `main`."""
-    from flows.server.settings import configure_prefect
+    from qnnsweep.flows.server.settings import configure_prefect
 
     configure_prefect()
     for name in IMPORTED:
         importlib.import_module(name)
-    from tasks.toolchain.source_digest import functions_digest
+    from qnnsweep.tasks.toolchain.source_digest import functions_digest
 
-    functions_digest(["tasks.models.digits:digits_cnn"])  # it lists the installed packages, once for all forks
+    functions_digest(["qnnsweep.tasks.models.digits:digits_cnn"])  # it lists the installed packages, once for all forks
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page that it looks at
     print(0, flush=True)
@@ -120,8 +121,8 @@ def fork() -> None:
 
 def _run() -> NoReturn:
     """Call the program, and end as a process of Python does."""
-    from flows.cli.ending import end
-    from flows.cli.main import main
+    from qnnsweep.flows.cli.ending import end
+    from qnnsweep.flows.cli.main import main
 
     try:
         main()

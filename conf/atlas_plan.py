@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from conf.errors import RequestError
-from conf.impossible import COLLECTION
-from conf.load import load
-from conf.plan import Plan
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.impossible import COLLECTION
+from qnnsweep.conf.load import load
+from qnnsweep.conf.plan import Plan
 
 EXPERIMENT = "experiment=operators"
 """What an atlas measures if no experiment is selected."""

@@ -1,7 +1,7 @@
 """The part of a backend that planning needs, and the import of a backend by its name.
 
 `backend.kind` is one of `SHIPPED_BACKENDS`, or `package.module:Class` for a backend of another vendor. Every
-backend class extends `tasks.toolchain.backends.backend.Backend`. Importing the module
+backend class extends `qnnsweep.tasks.toolchain.backends.backend.Backend`. Importing the module
 of a backend class imports neither torch nor ExecuTorch.
 """
 
@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from conf.errors import RequestError, printable
-from conf.names import SHIPPED_BACKENDS
-from conf.schema import RunnerKind
+from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.conf.names import SHIPPED_BACKENDS
+from qnnsweep.conf.schema import RunnerKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,15 +6,15 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import PurePosixPath
 
-from conf.backends import planned_backend
-from conf.constraints import host_address, regular_expression, violations
-from conf.errors import RequestError, did_you_mean, one_of, printable
-from conf.models import ModelConfig
-from conf.names import QUANT_DTYPES, SHIPPED_BACKENDS
-from conf.overrides import method_problems, override_problems
-from conf.schema import PROBE, DeviceConfig, Request, RetentionConfig, RunnerKind, TransportKind
-from conf.schemes import Precision, SchemeConfig
-from conf.states import methods_with_keys, samples_key, state_problems
+from qnnsweep.conf.backends import planned_backend
+from qnnsweep.conf.constraints import host_address, regular_expression, violations
+from qnnsweep.conf.errors import RequestError, did_you_mean, one_of, printable
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.conf.names import QUANT_DTYPES, SHIPPED_BACKENDS
+from qnnsweep.conf.overrides import method_problems, override_problems
+from qnnsweep.conf.schema import PROBE, DeviceConfig, Request, RetentionConfig, RunnerKind, TransportKind
+from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.conf.states import methods_with_keys, samples_key, state_problems
 
 LONGEST_NAME = 200
 

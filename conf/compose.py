@@ -18,10 +18,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from conf.hydra_errors import to_request_error
-from conf.names import AXES
-from conf.options import GROUPS, Options
-from conf.schema import Request
+from qnnsweep.conf.hydra_errors import to_request_error
+from qnnsweep.conf.names import AXES
+from qnnsweep.conf.options import GROUPS, Options
+from qnnsweep.conf.schema import Request
 
 SEARCH_PATH = "hydra.searchpath"
 Overrides = tuple[str, ...]

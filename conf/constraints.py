@@ -1,4 +1,4 @@
-"""Constraints that a field's type cannot express. In `conf.schema`, fields have constraints in their annotations.
+"""Constraints that a field's type cannot express. The annotations of the fields of `qnnsweep.conf.schema` have them.
 
 A constraint is a function. For an accepted value it returns None, for any other value a description of the accepted
 values.
@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from conf.errors import RequestError, did_you_mean, one_of, printable
+from qnnsweep.conf.errors import RequestError, did_you_mean, one_of, printable
 
 Constraint = Callable[[Any], str | None]
 _HIGHEST_PORT = 65_535

@@ -7,8 +7,8 @@ from dataclasses import fields, is_dataclass
 from enum import EnumType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from conf.errors import RequestError, did_you_mean, one_of, printable
-from conf.schema import Request
+from qnnsweep.conf.errors import RequestError, did_you_mean, one_of, printable
+from qnnsweep.conf.schema import Request
 
 _WORDS: dict[object, str] = {
     str: "text",

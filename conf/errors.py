@@ -1,6 +1,6 @@
 """The error classes QnnsweepError and RequestError, and functions that format parts of messages.
 
-`tasks.errors` has the other error classes.
+`qnnsweep.tasks.errors` has the other error classes.
 """
 
 import copyreg

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from omegaconf import DictConfig, errors
 from yaml import MarkedYAMLError
 
-from conf.describe import accepted, no_such_entry, no_such_key
-from conf.errors import RequestError, printable
-from conf.names import MASKED_NAMES
-from conf.options import GROUPS
+from qnnsweep.conf.describe import accepted, no_such_entry, no_such_key
+from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.conf.names import MASKED_NAMES
+from qnnsweep.conf.options import GROUPS
 
 _UNEXPLAINED = errors.InterpolationResolutionError | errors.GrammarParseError | errors.KeyValidationError
 """Errors about a key. OmegaConf's own message is the best explanation of these errors."""
@@ -20,7 +20,7 @@ def to_request_error(error: BaseException, *, overrides: Sequence[str] = ()) -> 
 
     `overrides`: the overrides that were composed. The message lists them unless it names the wrong file or override.
     """
-    from conf.masking import mask_secrets  # only here, because it imports Hydra, which takes a while
+    from qnnsweep.conf.masking import mask_secrets  # only here, because it imports Hydra, which takes a while
 
     chain = list(_chain(error))
     explained = next((explained for link in chain if (explained := _explain(link))), RequestError(_one_line(error)))

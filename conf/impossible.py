@@ -1,9 +1,9 @@
 """The reasons why a cell is impossible: its backend excludes the cell, or no device can execute the cell."""
 
-from conf.backends import Rule, planned_backend
-from conf.errors import printable
-from conf.overrides import computed_in
-from conf.schema import PROBE, DeviceConfig, Request, RunnerKind, TransportKind
+from qnnsweep.conf.backends import Rule, planned_backend
+from qnnsweep.conf.errors import printable
+from qnnsweep.conf.overrides import computed_in
+from qnnsweep.conf.schema import PROBE, DeviceConfig, Request, RunnerKind, TransportKind
 
 COLLECTION = "the cases of a collection run in the simulator of this machine; set no other transport or runner"
 

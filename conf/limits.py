@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import yaml
 
-from conf.errors import RequestError, printable
+from qnnsweep.conf.errors import RequestError, printable
 
 LONGEST_OVERRIDE = 4000
 """In characters. The duration of Hydra's parser is quadratic in the number of values of a list."""

@@ -23,17 +23,17 @@ from hydra.core.override_parser.types import ElementType, Glob, Override, Quoted
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
 
-from conf.check import unknown_schemes
-from conf.compose import SEARCH_PATH, Overrides, compose, compose_cells, compose_request, quoted
-from conf.describe import is_known, no_such_key
-from conf.errors import RequestError, printable
-from conf.limits import check_override
-from conf.masking import MASK, mask_secrets, names_secret
-from conf.names import AXES, MASKED_NAMES
-from conf.options import GROUPS, SHIPPED, Options
-from conf.plan import SWEEP_KEYS, Plan, plan
-from conf.schema import DeviceConfig, Request
-from conf.syntax import explain
+from qnnsweep.conf.check import unknown_schemes
+from qnnsweep.conf.compose import SEARCH_PATH, Overrides, compose, compose_cells, compose_request, quoted
+from qnnsweep.conf.describe import is_known, no_such_key
+from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.conf.limits import check_override
+from qnnsweep.conf.masking import MASK, mask_secrets, names_secret
+from qnnsweep.conf.names import AXES, MASKED_NAMES
+from qnnsweep.conf.options import GROUPS, SHIPPED, Options
+from qnnsweep.conf.plan import SWEEP_KEYS, Plan, plan
+from qnnsweep.conf.schema import DeviceConfig, Request
+from qnnsweep.conf.syntax import explain
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")

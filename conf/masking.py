@@ -7,7 +7,7 @@ from typing import Any, cast
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString
 
-from conf.errors import RequestError
+from qnnsweep.conf.errors import RequestError
 
 MASK = "***"
 """What replaces a secret."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from conf.constraints import FunctionPath, at_least, choice, dimensions, matches, not_blank
-from conf.names import DTYPES, STATE_UPDATES, TOKENS_READ
+from qnnsweep.conf.constraints import FunctionPath, at_least, choice, dimensions, matches, not_blank
+from qnnsweep.conf.names import DTYPES, STATE_UPDATES, TOKENS_READ
 
 
 @dataclass(kw_only=True, slots=True)
@@ -103,7 +103,7 @@ class ModelConfig:
     The factory and the data sources are called with the arguments of each case. null means that this is one model."""
 
 
-OWN_CALLS = "tasks.toolchain.model_calls:call_cases"
+OWN_CALLS = "qnnsweep.tasks.toolchain.model_calls:call_cases"
 """The value of `cases` with which the cases are the distinct operator calls of the model itself."""
 
 Split = Literal["calibration", "evaluation"]

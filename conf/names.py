@@ -8,9 +8,9 @@ AXES = ("model", "scheme", "soc", "toolchain", "backend", "device")
 QUANT_DTYPES = ("16a16w", "16a2w", "16a4w", "16a4w_block", "16a8w", "8a4w", "8a8w", "fp16a8w")
 """The members of ExecuTorch's `QuantDtype`, without the prefix `use_`."""
 SHIPPED_BACKENDS = {
-    "portable": "tasks.toolchain.backends.portable.backend:Portable",
-    "qnn": "tasks.toolchain.backends.qnn.backend:Qnn",
-    "xnnpack": "tasks.toolchain.backends.xnnpack.backend:Xnnpack",
+    "portable": "qnnsweep.tasks.toolchain.backends.portable.backend:Portable",
+    "qnn": "qnnsweep.tasks.toolchain.backends.qnn.backend:Qnn",
+    "xnnpack": "qnnsweep.tasks.toolchain.backends.xnnpack.backend:Xnnpack",
 }
 """Maps the short names that `backend.kind` accepts to the paths of the backends' classes."""
 OBSERVERS = ("HistogramObserver", "MinMaxObserver", "MovingAverageMinMaxObserver")
@@ -47,7 +47,7 @@ METRICS = (
     *("mse", "mean_abs", "max_abs", "snr_db", "cosine", "l1", "nmse", "relative_l1", "psnr_db", "sqnr_db"),
     *("max_ulp", "mean_steps", "max_steps"),
 )
-"""The metrics that `measure.metrics` accepts by name. `tasks.numerics.metrics` computes each of them."""
+"""The metrics that `measure.metrics` accepts by name. `qnnsweep.tasks.numerics.metrics` computes each of them."""
 MASKED_NAMES = r"(^|[_-]|api)(tokens?|keys?|credentials?)$|passw|secret"
 """The default of the key `masked_names`."""
 DEFAULT_ORACLE = "outcome!=passed"

@@ -10,10 +10,10 @@ from typing import TypeGuard, cast
 
 import yaml
 
-from conf.errors import RequestError, did_you_mean, one_of, printable
-from conf.limits import check_file
-from conf.names import AXES
-from conf.toolchains import toolchains_folder
+from qnnsweep.conf.errors import RequestError, did_you_mean, one_of, printable
+from qnnsweep.conf.limits import check_file
+from qnnsweep.conf.names import AXES
+from qnnsweep.conf.toolchains import toolchains_folder
 
 SHIPPED = Path(__file__).parent
 GROUPS = (*AXES, "farm", "tolerance", "experiment")

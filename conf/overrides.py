@@ -5,8 +5,8 @@ from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any
 
-from conf.errors import RequestError, one_of, printable
-from conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
+from qnnsweep.conf.errors import RequestError, one_of, printable
+from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
 
 PATTERNS = ("module", "operator", "node", "method")
 """The fields of an override that select operators. All other fields are settings."""

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.backends import make_importable
-from conf.check import problems, unknown_socs
-from conf.errors import RequestError, printable
-from conf.impossible import impossible_reason
-from conf.models import operators_of
-from conf.names import AXES, SHIPPED_BACKENDS
-from conf.schema import (
+from qnnsweep.conf.backends import make_importable
+from qnnsweep.conf.check import problems, unknown_socs
+from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.conf.impossible import impossible_reason
+from qnnsweep.conf.models import operators_of
+from qnnsweep.conf.names import AXES, SHIPPED_BACKENDS
+from qnnsweep.conf.schema import (
     LimitsConfig,
     ObjectStoreConfig,
     PrefectConfig,

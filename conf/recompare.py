@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from conf.errors import RequestError
+from qnnsweep.conf.errors import RequestError
 
 _CHANGEABLE = ("tolerance", "measure.replay", "measure.metrics", "measure.references", "limits")
 """The keys whose values may differ from those of the past run, because no capture depends on them."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from conf.constraints import Count, Decibels, Natural, Share, at_least
+from qnnsweep.conf.constraints import Count, Decibels, Natural, Share, at_least
 
 Ratio = Annotated[float, at_least(0.01, "a ratio to the program before the repair, such as 1.25")]
 

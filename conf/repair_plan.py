@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from conf.errors import RequestError
-from conf.load import load
-from conf.plan import Plan, PlannedCell
-from conf.repair import TargetConfig
-from conf.schema import Request, Reuse
-from conf.schemes import Precision
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.load import load
+from qnnsweep.conf.plan import Plan, PlannedCell
+from qnnsweep.conf.repair import TargetConfig
+from qnnsweep.conf.schema import Request, Reuse
+from qnnsweep.conf.schemes import Precision
 
 
 def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
@@ -45,7 +45,7 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
 def _with_certificate(cell: PlannedCell) -> PlannedCell:
     """Return the cell with the samples of the certificate after those of the search, and with `reuse=capture`."""
     request, evaluation = cell.request, cell.request.model.evaluation
-    assert evaluation is not None, "checked by conf.check"
+    assert evaluation is not None, "checked by qnnsweep.conf.check"
     count = evaluation.count + request.certificate.samples
     model = replace(request.model, evaluation=replace(evaluation, count=count))
     captured = min(request.measure.operator_samples, evaluation.count)
@@ -55,5 +55,5 @@ def _with_certificate(cell: PlannedCell) -> PlannedCell:
 
 def searched_samples(request: Request) -> int:
     """Return the number of samples that the search uses. `request`: that of a planned repair."""
-    assert request.model.evaluation is not None, "checked by conf.check"
+    assert request.model.evaluation is not None, "checked by qnnsweep.conf.check"
     return request.model.evaluation.count - request.certificate.samples

@@ -2,14 +2,14 @@
 
 Each class is one configuration group; `Request` is one cell's whole configuration. The classes are not frozen, because
 Hydra refuses frozen dataclasses. They have slots, so that an unknown key is refused even with `+key=value`. No code
-changes an instance after `conf.load` has returned it.
+changes an instance after `qnnsweep.conf.load` has returned it.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from conf.constraints import (
+from qnnsweep.conf.constraints import (
     Bytes,
     Celsius,
     Count,
@@ -27,12 +27,12 @@ from conf.constraints import (
     function_path_or,
     one_of_numbers,
 )
-from conf.models import ModelConfig
-from conf.names import ENDS_TO_FAIL_ON, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
-from conf.repair import BudgetConfig, CertificateConfig, TargetConfig
-from conf.schemes import SchemeConfig
-from conf.tolerances import ToleranceConfig
-from conf.toolchains import ToolchainConfig
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.conf.names import ENDS_TO_FAIL_ON, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
+from qnnsweep.conf.repair import BudgetConfig, CertificateConfig, TargetConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.conf.tolerances import ToleranceConfig
+from qnnsweep.conf.toolchains import ToolchainConfig
 
 PROBE = "probe"
 """The value of `device.soc` that makes qnnsweep read the SoC from the device."""
@@ -189,8 +189,8 @@ class MeasureConfig:
     program is not slowed down. 0 is off. 2 logs each operator's cycles. 3 also stores the compiler's schematic of the
     optimized graph. 1 is not accepted, because ExecuTorch treats it as off."""
     metrics: list[Annotated[str, function_path_or(METRICS)]] = field(default_factory=list[str])
-    """The metrics of the table `metrics`: names of `conf.names.METRICS`, or `package.module:function` for a metric of
-    your own. Such a metric is a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
+    """The metrics of the table `metrics`: names of `qnnsweep.conf.names.METRICS`, or `package.module:function` for a
+    metric of your own. Such a metric is a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -359,7 +359,7 @@ class Request:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the cell's options on the axes in `conf.names.AXES`. These names identify the cell in a plan."""
+        """The names of the cell's options on the axes in `qnnsweep.conf.names.AXES`. They name the cell in a plan."""
         target = self.model.name, self.scheme.name, self.soc.name, self.toolchain.name
         return *target, self.backend.name, self.where
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from conf.constraints import Count, choice, dimensions, not_blank
-from conf.names import OBSERVERS, QUANT_DTYPES
+from qnnsweep.conf.constraints import Count, choice, dimensions, not_blank
+from qnnsweep.conf.names import OBSERVERS, QUANT_DTYPES
 
 
 class Precision(Enum):

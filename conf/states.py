@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from conf.errors import RequestError, did_you_mean, one_of, printable
-from conf.models import MethodConfig, ModelConfig
+from qnnsweep.conf.errors import RequestError, did_you_mean, one_of, printable
+from qnnsweep.conf.models import MethodConfig, ModelConfig
 
 
 def methods_with_keys(model: ModelConfig) -> list[tuple[str, ModelConfig | MethodConfig]]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from conf.constraints import Decibels, Natural, Share, at_least
+from qnnsweep.conf.constraints import Decibels, Natural, Share, at_least
 
 
 @dataclass(kw_only=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from conf.constraints import not_blank
+from qnnsweep.conf.constraints import not_blank
 
 DEFAULT_TOOLCHAIN = "default"
 """The name of the toolchain of this Python environment."""

@@ -16,11 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from tasks.records import vocabulary
-from tasks.records.cell_rows import CellIdentity
-from tasks.records.hints import element, optional
-from tasks.records.tables import CELL_COLUMNS, TABLES, Column, columns
-from tasks.storage.tables import SCHEMAS
+from qnnsweep.tasks.records import vocabulary
+from qnnsweep.tasks.records.cell_rows import CellIdentity
+from qnnsweep.tasks.records.hints import element, optional
+from qnnsweep.tasks.records.tables import CELL_COLUMNS, TABLES, Column, columns
+from qnnsweep.tasks.storage.tables import SCHEMAS
 
 ROOT = Path(__file__).parents[1]
 WIDTH = 100

@@ -4,12 +4,12 @@ from dataclasses import asdict
 
 import yaml
 
-from conf.backends import make_importable
-from conf.models import OWN_CALLS
-from conf.plan import Plan
-from flows.resources import prepare
-from tasks.atlas.collection import collected, model_of
-from tasks.errors import RequestError
+from qnnsweep.conf.backends import make_importable
+from qnnsweep.conf.models import OWN_CALLS
+from qnnsweep.conf.plan import Plan
+from qnnsweep.flows.resources import prepare
+from qnnsweep.tasks.atlas.collection import collected, model_of
+from qnnsweep.tasks.errors import RequestError
 
 
 def case_yaml(plan: Plan, name: str) -> str:

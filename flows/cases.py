@@ -9,17 +9,24 @@ from typing import Any
 
 from prefect.futures import PrefectFuture
 
-from conf.plan import PlannedCell
-from conf.schema import LimitsConfig, Request
-from flows.graph import ProgressCallback, await_result, comparison_options, lowering_options, result_names, work_label
-from flows.resources import Resources
-from tasks.errors import RequestError
-from tasks.list_cases import list_cases_task
-from tasks.records import CaseOutcome, CaseOutcomes, OperatorCases
-from tasks.results.outcome import CellResult
-from tasks.stage import configure_task, stored_result
-from tasks.toolchain.source_digest import code_digest
-from tasks.try_cases import not_tried, try_cases_task
+from qnnsweep.conf.plan import PlannedCell
+from qnnsweep.conf.schema import LimitsConfig, Request
+from qnnsweep.flows.graph import (
+    ProgressCallback,
+    await_result,
+    comparison_options,
+    lowering_options,
+    result_names,
+    work_label,
+)
+from qnnsweep.flows.resources import Resources
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.list_cases import list_cases_task
+from qnnsweep.tasks.records import CaseOutcome, CaseOutcomes, OperatorCases
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.stage import configure_task, stored_result
+from qnnsweep.tasks.toolchain.source_digest import code_digest
+from qnnsweep.tasks.try_cases import not_tried, try_cases_task
 
 BATCH = 24
 """The largest number of cases of a task run."""

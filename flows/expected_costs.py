@@ -3,13 +3,13 @@
 from collections import defaultdict
 from statistics import median
 
-from flows.log import warn
-from tasks.records.tables import SUBJECT_COLUMNS
-from tasks.storage import tables
-from tasks.storage.query import select
-from tasks.storage.store import Store
-from tasks.toolchain.workers.scheduler import CostEstimate
-from tasks.toolchain.workers.supervisor import Subject
+from qnnsweep.flows.log import warn
+from qnnsweep.tasks.records.tables import SUBJECT_COLUMNS
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.workers.scheduler import CostEstimate
+from qnnsweep.tasks.toolchain.workers.supervisor import Subject
 
 _RUNS = 10
 """The number of past runs from which the costs are read."""

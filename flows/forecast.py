@@ -11,18 +11,18 @@ from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass
 from statistics import fmean
 
-from conf.backends import make_importable
-from conf.plan import Plan
-from conf.schema import Request, Reuse
-from tasks.errors import EnvironmentUnusable, RequestError
-from tasks.records.tables import Row
-from tasks.results.digests import input_digests
-from tasks.storage import tables
-from tasks.storage.digest import digest
-from tasks.storage.query import select
-from tasks.storage.store import Store
-from tasks.toolchain.prepared.choice import toolchain_of
-from tasks.toolchain.source_digest import code_digest
+from qnnsweep.conf.backends import make_importable
+from qnnsweep.conf.plan import Plan
+from qnnsweep.conf.schema import Request, Reuse
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.results.digests import input_digests
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.prepared.choice import toolchain_of
+from qnnsweep.tasks.toolchain.source_digest import code_digest
 
 _RUNS = 10
 """The number of past runs that are read."""

@@ -9,8 +9,8 @@ from prefect import Task
 from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque
 
-from conf.impossible import can_run_on
-from conf.names import (
+from qnnsweep.conf.impossible import can_run_on
+from qnnsweep.conf.names import (
     CELL_STAGES,
     MEASURE_STEPS,
     METRICS,
@@ -19,31 +19,31 @@ from conf.names import (
     WORKER_STAGES,
     OperatorReference,
 )
-from conf.plan import PlannedCell
-from conf.schema import MeasureConfig, Request, Reuse
-from conf.toolchains import DEFAULT_TOOLCHAIN
-from flows.resources import Resources
-from tasks.bundle import bundle_task
-from tasks.compare import compare_task
-from tasks.errors import RequestError
-from tasks.export import export_task
-from tasks.lower import lower_task
-from tasks.measure import measure_task
-from tasks.numerics.verdict import of_scheme
-from tasks.quantize import quantize_task
-from tasks.records.options import ComparisonOptions, LoweringOptions
-from tasks.results.outcome import CellResult
-from tasks.stage import Upstream, configure_task, is_reused, result_name
-from tasks.storage.digest import digest
-from tasks.toolchain.backends.select import backend_code, backend_of
-from tasks.toolchain.source_digest import code_digest, functions_digest
+from qnnsweep.conf.plan import PlannedCell
+from qnnsweep.conf.schema import MeasureConfig, Request, Reuse
+from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
+from qnnsweep.flows.resources import Resources
+from qnnsweep.tasks.bundle import bundle_task
+from qnnsweep.tasks.compare import compare_task
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.export import export_task
+from qnnsweep.tasks.lower import lower_task
+from qnnsweep.tasks.measure import measure_task
+from qnnsweep.tasks.numerics.verdict import of_scheme
+from qnnsweep.tasks.quantize import quantize_task
+from qnnsweep.tasks.records.options import ComparisonOptions, LoweringOptions
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.stage import Upstream, configure_task, is_reused, result_name
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.toolchain.backends.select import backend_code, backend_of
+from qnnsweep.tasks.toolchain.source_digest import code_digest, functions_digest
 
 Codes = dict[str, str | RequestError]
 """Maps the digest of a model to the digest of the model's code and files, or to the error if they cannot be read."""
 ProgressCallback = Callable[[str, str, str], None]
 """A function that is called with a stage, its label (see `work_label`) and its state.
 
-The states are those of `tasks.stage.OnChange`, and `queued`: the task of a worker runs already, but waits for a core.
+The states are those of `qnnsweep.tasks.stage.OnChange`, and `queued`: the task of a worker runs, but waits for a core.
 """
 _QUEUED = {("running", stage) for stage in WORKER_STAGES}
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from conf.plan import Plan, PlannedCell
-from conf.schema import Request
-from tasks.records import ExportedModel, OperatorCall
-from tasks.records.methods import methods_of
-from tasks.results.usability import ATLAS_COLUMNS, AtlasEvidence, CallForecast, Where
-from tasks.storage.query import select
-from tasks.storage.store import Store
+from qnnsweep.conf.plan import Plan, PlannedCell
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.records import ExportedModel, OperatorCall
+from qnnsweep.tasks.records.methods import methods_of
+from qnnsweep.tasks.results.usability import ATLAS_COLUMNS, AtlasEvidence, CallForecast, Where
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
 
 Export = Callable[[Request], ExportedModel | None]
 """Returns the exported model of a request; None if there is none."""

@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from conf.schema import Request
-from flows.resources import Resources
-from tasks.errors import RequestError, ToolchainError
-from tasks.export import export_task
-from tasks.quantize import quantize_task
-from tasks.records import ExportedModel
-from tasks.stage import stored_result
-from tasks.storage.digest import digest
-from tasks.toolchain import entrypoints
-from tasks.toolchain.backends.select import backend_code
-from tasks.toolchain.source_digest import code_digest
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.resources import Resources
+from qnnsweep.tasks.errors import RequestError, ToolchainError
+from qnnsweep.tasks.export import export_task
+from qnnsweep.tasks.quantize import quantize_task
+from qnnsweep.tasks.records import ExportedModel
+from qnnsweep.tasks.stage import stored_result
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.toolchain import entrypoints
+from qnnsweep.tasks.toolchain.backends.select import backend_code
+from qnnsweep.tasks.toolchain.source_digest import code_digest
 
 
 def wrong_overrides(

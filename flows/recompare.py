@@ -7,24 +7,24 @@ from pathlib import Path
 
 from prefect.futures import PrefectFuture
 
-from conf.load import load
-from conf.plan import Plan, PlannedCell
-from conf.recompare import check_changeable, key_of
-from flows.graph import await_result, comparison_options, other_references, result_names, work_label
-from flows.resources import Resources, prepare
-from flows.run import CellResults, RunStart, finish_run, on_progress
-from flows.runs import results
-from flows.runs.files import CellEvidence, read_evidence
-from flows.server.decorator import run_flow
-from flows.server.signals import die_on_sigterm
-from tasks.compare import compare_task
-from tasks.errors import EvidenceError, RequestError
-from tasks.records import Comparison, RunFacts
-from tasks.records.methods import methods_of, of_methods
-from tasks.results.outcome import CellResult
-from tasks.stage import configure_task
-from tasks.storage import lock
-from tasks.storage.store import Store
+from qnnsweep.conf.load import load
+from qnnsweep.conf.plan import Plan, PlannedCell
+from qnnsweep.conf.recompare import check_changeable, key_of
+from qnnsweep.flows.graph import await_result, comparison_options, other_references, result_names, work_label
+from qnnsweep.flows.resources import Resources, prepare
+from qnnsweep.flows.run import CellResults, RunStart, finish_run, on_progress
+from qnnsweep.flows.runs import results
+from qnnsweep.flows.runs.files import CellEvidence, read_evidence
+from qnnsweep.flows.server.decorator import run_flow
+from qnnsweep.flows.server.signals import die_on_sigterm
+from qnnsweep.tasks.compare import compare_task
+from qnnsweep.tasks.errors import EvidenceError, RequestError
+from qnnsweep.tasks.records import Comparison, RunFacts
+from qnnsweep.tasks.records.methods import methods_of, of_methods
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.stage import configure_task
+from qnnsweep.tasks.storage import lock
+from qnnsweep.tasks.storage.store import Store
 
 
 @run_flow()

@@ -10,28 +10,28 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from conf.impossible import impossible_reason
-from conf.plan import Plan, PlannedCell
-from conf.repair_plan import planned, searched_samples
-from conf.schemes import SchemeConfig
-from flows.resources import Resources, prepare
-from flows.run import CellResults, RunStart, command, finish_run, overrides_with_secrets, run_cells
-from flows.runs import results
-from flows.runs.artifacts import create_artifacts
-from flows.runs.recipe import Recipe, write_recipe
-from flows.server import leases
-from flows.server.decorator import run_flow
-from tasks.records.repair_rows import CertificateRow
-from tasks.records.tables import by_columns
-from tasks.results.outcome import CellResult, judge
-from tasks.results.repair_rows import cells_of, certificate_rows, repair_rows
-from tasks.results.repair_search import Search, Step
-from tasks.results.unseen import unseen_samples
-from tasks.storage import lock
-from tasks.storage.store import Store
+from qnnsweep.conf.impossible import impossible_reason
+from qnnsweep.conf.plan import Plan, PlannedCell
+from qnnsweep.conf.repair_plan import planned, searched_samples
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.flows.resources import Resources, prepare
+from qnnsweep.flows.run import CellResults, RunStart, command, finish_run, overrides_with_secrets, run_cells
+from qnnsweep.flows.runs import results
+from qnnsweep.flows.runs.artifacts import create_artifacts
+from qnnsweep.flows.runs.recipe import Recipe, write_recipe
+from qnnsweep.flows.server import leases
+from qnnsweep.flows.server.decorator import run_flow
+from qnnsweep.tasks.records.repair_rows import CertificateRow
+from qnnsweep.tasks.records.tables import by_columns
+from qnnsweep.tasks.results.outcome import CellResult, judge
+from qnnsweep.tasks.results.repair_rows import cells_of, certificate_rows, repair_rows
+from qnnsweep.tasks.results.repair_search import Search, Step
+from qnnsweep.tasks.results.unseen import unseen_samples
+from qnnsweep.tasks.storage import lock
+from qnnsweep.tasks.storage.store import Store
 
 on_step: ContextVar[Callable[[Step], None]] = ContextVar("on_step", default=lambda _step: None)
-"""The function that is called with every step of the search. See `flows.run.on_progress`."""
+"""The function that is called with every step of the search. See `qnnsweep.flows.run.on_progress`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +44,7 @@ class RepairResult:
 
 @run_flow()
 def repair(overrides: list[str], config_dirs: list[str] | None = None) -> RepairResult:
-    """Search a scheme that reaches the target of a plan. `overrides`: as in `flows.sweep.sweep`.
+    """Search a scheme that reaches the target of a plan. `overrides`: as in `qnnsweep.flows.sweep.sweep`.
 
     Raises RequestError for a wrong request, EnvironmentUnusable for an unusable machine, and the error of a cell whose
     cause is not in the cell.

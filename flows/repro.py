@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from conf.toolchains import DEFAULT_TOOLCHAIN
-from flows.runs.files import CellEvidence, read_cell_evidence
-from flows.runs.history import names
-from flows.runs.names import find_cell, resolve
-from tasks.errors import EnvironmentUnusable, RequestError
-from tasks.records.cell_folder import folder_of
-from tasks.records.tables import Row
-from tasks.storage import lock, tables
-from tasks.storage.store import Store
-from tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk
+from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
+from qnnsweep.flows.runs.files import CellEvidence, read_cell_evidence
+from qnnsweep.flows.runs.history import names
+from qnnsweep.flows.runs.names import find_cell, resolve
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.records.cell_folder import folder_of
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.storage import lock, tables
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +65,8 @@ def reproduce(
         if folder.exists():
             raise RequestError(f"--to={folder}: exists already; name another folder, or remove it")
         reported = worst["introduced_steps"] if worst["introduced_steps"] is not None else worst["introduced_max_abs"]
-        from tasks.repro.case import read_case
-        from tasks.repro.make import Source, make
+        from qnnsweep.tasks.repro.case import read_case
+        from qnnsweep.tasks.repro.make import Source, make
 
         method, plain_name = evidence.of_operator(name)
         case = read_case(method.lowered, method.capture, plain_name, sample, reported, store)

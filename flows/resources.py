@@ -7,21 +7,21 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 
-from conf.impossible import can_run_on
-from conf.plan import Plan
-from conf.schema import Request, RunnerKind
-from conf.toolchains import ToolchainConfig
-from conf.units import GIB, MIB
-from flows import expected_costs
-from flows.toolchains import MODULES_OF_CALLS
-from tasks.devices.farm import DeviceLock, Farm
-from tasks.devices.native_runner import native_files
-from tasks.errors import EnvironmentUnusable
-from tasks.storage.store import Store
-from tasks.toolchain.prepared.choice import toolchain_of
-from tasks.toolchain.workers.pool import WorkerPool, check_temporary_folder
-from tasks.toolchain.workers.scheduler import Scheduler
-from tasks.toolchain.workers.supervisor import CallCost, Supervisor
+from qnnsweep.conf.impossible import can_run_on
+from qnnsweep.conf.plan import Plan
+from qnnsweep.conf.schema import Request, RunnerKind
+from qnnsweep.conf.toolchains import ToolchainConfig
+from qnnsweep.conf.units import GIB, MIB
+from qnnsweep.flows import expected_costs
+from qnnsweep.flows.toolchains import MODULES_OF_CALLS
+from qnnsweep.tasks.devices.farm import DeviceLock, Farm
+from qnnsweep.tasks.devices.native_runner import native_files
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.prepared.choice import toolchain_of
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool, check_temporary_folder
+from qnnsweep.tasks.toolchain.workers.scheduler import Scheduler
+from qnnsweep.tasks.toolchain.workers.supervisor import CallCost, Supervisor
 
 MIN_FREE_BYTES = 64 * MIB
 MAX_MEMORY_SHARE = 0.8

@@ -9,27 +9,27 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conf.backends import make_importable
-from conf.names import COMPILE_STAGES
-from conf.plan import Plan
-from conf.schema import Request, TrendConfig
-from flows.cases import CollectionCells
-from flows.graph import Codes, Graph, ProgressCallback, Submission, await_result
-from flows.overrides import wrong_overrides
-from flows.resources import Resources
-from flows.runs import results
-from flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_progress
-from flows.runs.files import link_files
-from flows.runs.retention import manifest
-from flows.server.signals import die_on_sigterm
-from tasks.errors import EnvironmentUnusable, RequestError
-from tasks.records import RunFacts, Toolchain
-from tasks.records.tables import Row
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
-from tasks.storage.manifest import write_manifest
-from tasks.storage.store import Store
-from tasks.toolchain.workers.supervisor import CallCost
+from qnnsweep.conf.backends import make_importable
+from qnnsweep.conf.names import COMPILE_STAGES
+from qnnsweep.conf.plan import Plan
+from qnnsweep.conf.schema import Request, TrendConfig
+from qnnsweep.flows.cases import CollectionCells
+from qnnsweep.flows.graph import Codes, Graph, ProgressCallback, Submission, await_result
+from qnnsweep.flows.overrides import wrong_overrides
+from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.runs import results
+from qnnsweep.flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_progress
+from qnnsweep.flows.runs.files import link_files
+from qnnsweep.flows.runs.retention import manifest
+from qnnsweep.flows.server.signals import die_on_sigterm
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.records import RunFacts, Toolchain
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.storage.manifest import write_manifest
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.workers.supervisor import CallCost
 
 _RANDOM_BYTES = 6
 """The random part of a run's id. Two runs that start in the same second on two hosts must not share an id."""

@@ -5,16 +5,16 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from conf.load import load
-from flows.resources import prepare
-from flows.run import RunStart, command, finish_run, loaded_plan, overrides_with_secrets, run_cells
-from flows.runs import flow_state, notifications, results
-from flows.runs.artifacts import create_artifacts
-from flows.runs.retention import apply_retention
-from flows.server import leases
-from flows.server.decorator import run_flow
-from tasks.storage import lock
-from tasks.storage.store import Store
+from qnnsweep.conf.load import load
+from qnnsweep.flows.resources import prepare
+from qnnsweep.flows.run import RunStart, command, finish_run, loaded_plan, overrides_with_secrets, run_cells
+from qnnsweep.flows.runs import flow_state, notifications, results
+from qnnsweep.flows.runs.artifacts import create_artifacts
+from qnnsweep.flows.runs.retention import apply_retention
+from qnnsweep.flows.server import leases
+from qnnsweep.flows.server.decorator import run_flow
+from qnnsweep.tasks.storage import lock
+from qnnsweep.tasks.storage.store import Store
 
 
 @run_flow()

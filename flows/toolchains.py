@@ -2,14 +2,14 @@
 
 from contextlib import suppress
 
-from conf.plan import Plan
-from conf.schema import Reuse
-from tasks.errors import EnvironmentUnusable
-from tasks.storage.store import Store
-from tasks.toolchain.prepared.choice import toolchain_of
-from tasks.toolchain.workers.server import ToolchainContext, start_server
+from qnnsweep.conf.plan import Plan
+from qnnsweep.conf.schema import Reuse
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.prepared.choice import toolchain_of
+from qnnsweep.tasks.toolchain.workers.server import ToolchainContext, start_server
 
-MODULES_OF_CALLS = ("tasks.comparison.capture",)
+MODULES_OF_CALLS = ("qnnsweep.tasks.comparison.capture",)
 """What a fork server imports once for all calls, in addition to the modules of the toolchain."""
 
 
@@ -17,7 +17,7 @@ def start_servers(plan: Plan) -> None:
     """Start the fork server of every toolchain that a cell may need, and do not wait for its imports.
 
     If the store has results, they may be all that is needed: then the server is started that compiles nothing.
-    If a server cannot be started, nothing is raised: `flows.resources.prepare` says what this machine lacks.
+    If a server cannot be started, nothing is raised: `qnnsweep.flows.resources.prepare` says what this machine lacks.
     """
     cells = [cell.request for cell in plan.cells if cell.impossible is None and cell.request.reuse is not Reuse.capture]
     store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)

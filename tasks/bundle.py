@@ -9,14 +9,14 @@ from pathlib import Path
 
 from safetensors.numpy import load
 
-from conf.schema import MeasureConfig
-from tasks.devices.runner_cli import blob_path, dumped_input
-from tasks.records import Blob, Bundle, Driven, ExportedModel, Launch, LaunchedMethod, LoweredProgram
-from tasks.records.keys import METHOD, tensor_key
-from tasks.records.methods import methods_of
-from tasks.stage import stage
-from tasks.storage.store import Store
-from tasks.toolchain import runner
+from qnnsweep.conf.schema import MeasureConfig
+from qnnsweep.tasks.devices.runner_cli import blob_path, dumped_input
+from qnnsweep.tasks.records import Blob, Bundle, Driven, ExportedModel, Launch, LaunchedMethod, LoweredProgram
+from qnnsweep.tasks.records.keys import METHOD, tensor_key
+from qnnsweep.tasks.records.methods import methods_of
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import runner
 
 _PER_FILE_BYTES = 4096
 

@@ -11,15 +11,15 @@ from itertools import zip_longest
 import numpy as np
 from safetensors.numpy import save
 
-from tasks.devices.device import Device
-from tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file, step_input_file, step_output_file
-from tasks.devices.transport import batches
-from tasks.errors import DeviceError, EvidenceError
-from tasks.records import Blob, Capture, Execution, LaunchedMethod, LaunchResult
-from tasks.records.keys import METHOD, tensor_key
-from tasks.records.methods import of_methods
-from tasks.stage import stage
-from tasks.storage.store import Store
+from qnnsweep.tasks.devices.device import Device
+from qnnsweep.tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file, step_input_file, step_output_file
+from qnnsweep.tasks.devices.transport import batches
+from qnnsweep.tasks.errors import DeviceError, EvidenceError
+from qnnsweep.tasks.records import Blob, Capture, Execution, LaunchedMethod, LaunchResult
+from qnnsweep.tasks.records.keys import METHOD, tensor_key
+from qnnsweep.tasks.records.methods import of_methods
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
 
 _MOST_FLATBUFFER_BYTES = 2**31
 """The maximum size of an ETDump: a FlatBuffer has offsets of 31 bits."""

@@ -1,11 +1,11 @@
 """The stage compare: LoweredProgram + Capture -> Comparison of the device with PyTorch."""
 
-from tasks.comparison.methods import compare_methods
-from tasks.records import Capture, Comparison, LoweredProgram
-from tasks.records.options import ComparisonOptions
-from tasks.stage import stage
-from tasks.storage.store import Store
-from tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.tasks.comparison.methods import compare_methods
+from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 
 
 def compare(

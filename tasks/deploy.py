@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from tasks.devices.device import BLOBS, Device
-from tasks.devices.disk_space import make_room
-from tasks.devices.native_runner import RUNNER
-from tasks.devices.runner_cli import native_folder
-from tasks.devices.transport import batches, require_success
-from tasks.errors import DeviceError
-from tasks.records import Blob, Bundle, Deployment
-from tasks.stage import stage
-from tasks.storage.store import Store
+from qnnsweep.tasks.devices.device import BLOBS, Device
+from qnnsweep.tasks.devices.disk_space import make_room
+from qnnsweep.tasks.devices.native_runner import RUNNER
+from qnnsweep.tasks.devices.runner_cli import native_folder
+from qnnsweep.tasks.devices.transport import batches, require_success
+from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.records import Blob, Bundle, Deployment
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
 
 
 def deploy(bundle: Bundle, *, device: Device, store: Store) -> Deployment:

@@ -17,11 +17,11 @@ import signal as signals
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from conf.errors import QnnsweepError as QnnsweepError
-from conf.errors import RequestError as RequestError
+from qnnsweep.conf.errors import QnnsweepError as QnnsweepError
+from qnnsweep.conf.errors import RequestError as RequestError
 
 if TYPE_CHECKING:
-    from tasks.records import Command, ProgramCheck
+    from qnnsweep.tasks.records import Command, ProgramCheck
 
 
 class EnvironmentUnusable(QnnsweepError):

@@ -3,17 +3,24 @@
 import signal
 from collections.abc import Mapping
 
-from conf.schema import RunnerKind
-from tasks.devices.cooldown import wait_until_cool
-from tasks.devices.device import Device
-from tasks.devices.native_runner import RUNNER
-from tasks.devices.runner_cli import OUTPUT_FOLDER, blob_path, last_lines, latencies_ms, native_folder, runner_arguments
-from tasks.devices.transport import RunRequest, require_success
-from tasks.devices.triage import missing_operators, of_runner
-from tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
-from tasks.records import Command, Deployment, Execution, Launch, LaunchResult
-from tasks.stage import stage
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import RunnerKind
+from qnnsweep.tasks.devices.cooldown import wait_until_cool
+from qnnsweep.tasks.devices.device import Device
+from qnnsweep.tasks.devices.native_runner import RUNNER
+from qnnsweep.tasks.devices.runner_cli import (
+    OUTPUT_FOLDER,
+    blob_path,
+    last_lines,
+    latencies_ms,
+    native_folder,
+    runner_arguments,
+)
+from qnnsweep.tasks.devices.transport import RunRequest, require_success
+from qnnsweep.tasks.devices.triage import missing_operators, of_runner
+from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
+from qnnsweep.tasks.records import Command, Deployment, Execution, Launch, LaunchResult
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
 
 _RESPONSE_S = 20.0
 

@@ -2,18 +2,18 @@
 
 from dataclasses import replace
 
-from conf.models import ModelConfig
-from tasks.records import ExportedModel
-from tasks.stage import stage
-from tasks.storage.store import Store
-from tasks.toolchain import entrypoints
-from tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.tasks.records import ExportedModel
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import entrypoints
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 
 
 def export(model: ModelConfig, _code: str, *, store: Store, workers: WorkerPool) -> ExportedModel:
     """Create the module and its samples, compute the outputs in eager PyTorch, and export the module.
 
-    `_code`: the digest of the source of the model's functions (`tasks.toolchain.source_digest`), for the cache key.
+    `_code`: the digest of the model's code, for the cache key; see `qnnsweep.tasks.toolchain.source_digest`.
     Raises RequestError if the model's configuration does not match its module, and ToolchainError if torch.export
     fails.
     """

@@ -1,11 +1,11 @@
 """The stage list_cases: ModelConfig of a collection -> OperatorCases."""
 
-from conf.models import ModelConfig
-from tasks.atlas.collection import collected
-from tasks.records import OperatorCases
-from tasks.stage import stage
-from tasks.storage.store import Store
-from tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.tasks.atlas.collection import collected
+from qnnsweep.tasks.records import OperatorCases
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 
 
 def list_cases(model: ModelConfig, _code: str, *, store: Store, workers: WorkerPool) -> OperatorCases:

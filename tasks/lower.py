@@ -2,20 +2,20 @@
 
 from dataclasses import replace
 
-from conf.schema import SocConfig
-from conf.schemes import SchemeConfig
-from tasks.errors import ProgramDiffers, ToolchainError
-from tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolchain
-from tasks.records.methods import for_each_method, methods_of
-from tasks.records.options import LoweringOptions
-from tasks.stage import stage
-from tasks.storage.digest import digest
-from tasks.storage.store import Store
-from tasks.toolchain import entrypoints
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.readback.audit import audit, differences
-from tasks.toolchain.readback.state_audit import state_checks
-from tasks.toolchain.workers.pool import SharedZygote, WorkerPool
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.errors import ProgramDiffers, ToolchainError
+from qnnsweep.tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolchain
+from qnnsweep.tasks.records.methods import for_each_method, methods_of
+from qnnsweep.tasks.records.options import LoweringOptions
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import entrypoints
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.readback.audit import audit, differences
+from qnnsweep.tasks.toolchain.readback.state_audit import state_checks
+from qnnsweep.tasks.toolchain.workers.pool import SharedZygote, WorkerPool
 
 
 def lower(

@@ -5,17 +5,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from conf.schema import DeviceConfig, RunnerKind, SocConfig
-from tasks.collect import collect_task
-from tasks.deploy import deploy_task
-from tasks.devices.farm import Farm
-from tasks.devices.native_runner import native_files
-from tasks.errors import DeviceError
-from tasks.execute import execute_task
-from tasks.records import Bundle, Capture, Toolchain
-from tasks.records.methods import for_each_method
-from tasks.stage import stage
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SocConfig
+from qnnsweep.tasks.collect import collect_task
+from qnnsweep.tasks.deploy import deploy_task
+from qnnsweep.tasks.devices.farm import Farm
+from qnnsweep.tasks.devices.native_runner import native_files
+from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.execute import execute_task
+from qnnsweep.tasks.records import Bundle, Capture, Toolchain
+from qnnsweep.tasks.records.methods import for_each_method
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
 
 Step = Callable[[Any], Any]
 

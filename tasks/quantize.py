@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from conf.schemes import Precision, SchemeConfig
-from tasks.records import ExportedModel, QuantizedModel
-from tasks.records.methods import for_each_method, methods_of, of_methods
-from tasks.stage import stage
-from tasks.storage.store import Store
-from tasks.toolchain import entrypoints
-from tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.tasks.records import ExportedModel, QuantizedModel
+from qnnsweep.tasks.records.methods import for_each_method, methods_of, of_methods
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import entrypoints
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 
 
 def quantize(

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from conf.models import ModelConfig
-from conf.schema import MeasureConfig, SocConfig
-from tasks.atlas.case import CaseOptions, get_ready, try_case
-from tasks.atlas.states import described, of_error
-from tasks.errors import ToolchainError
-from tasks.records import Blob, CaseOutcome, CaseOutcomes, OperatorCase, OperatorCases
-from tasks.records.options import ComparisonOptions, LoweringOptions
-from tasks.stage import stage
-from tasks.storage.store import Store
-from tasks.toolchain.workers.pool import CallResult, SharedZygote, WorkerPool
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.conf.schema import MeasureConfig, SocConfig
+from qnnsweep.tasks.atlas.case import CaseOptions, get_ready, try_case
+from qnnsweep.tasks.atlas.states import described, of_error
+from qnnsweep.tasks.errors import ToolchainError
+from qnnsweep.tasks.records import Blob, CaseOutcome, CaseOutcomes, OperatorCase, OperatorCases
+from qnnsweep.tasks.records.options import ComparisonOptions, LoweringOptions
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.workers.pool import CallResult, SharedZygote, WorkerPool
 
 
 def try_cases(

@@ -10,14 +10,14 @@ import httpx
 import pytest
 from hypothesis import settings
 
-from conf.load import load
-from conf.schema import Request
-from flows.server.settings import configure_prefect
-from tasks.records import Capture, LoweredProgram
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.server.settings import configure_prefect
+from qnnsweep.tasks.records import Capture, LoweredProgram
 from tests.program import Program, new_program, with_server
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 configure_prefect()
 
@@ -66,7 +66,7 @@ def request_8a8w() -> Request:
 @pytest.fixture(scope="session")
 def resources(tmp_path_factory: pytest.TempPathFactory) -> Resources:
     """A real store, workers of the real toolchain, and the local device."""
-    from flows.resources import prepare
+    from qnnsweep.flows.resources import prepare
 
     return prepare(load([f"artifacts={tmp_path_factory.mktemp('artifacts')}", "limits.parallel=2"]))
 
@@ -74,10 +74,10 @@ def resources(tmp_path_factory: pytest.TempPathFactory) -> Resources:
 @pytest.fixture(scope="session")
 def lowered(request_8a8w: Request, resources: Resources) -> LoweredProgram:
     """`request_8a8w`, exported, quantized and lowered by the real toolchain."""
-    from flows.graph import lowering_options
-    from tasks.export import export
-    from tasks.lower import lower
-    from tasks.quantize import quantize
+    from qnnsweep.flows.graph import lowering_options
+    from qnnsweep.tasks.export import export
+    from qnnsweep.tasks.lower import lower
+    from qnnsweep.tasks.quantize import quantize
 
     ask = request_8a8w
     tools: Any = {"store": resources.store, "workers": resources.workers}
@@ -89,8 +89,8 @@ def lowered(request_8a8w: Request, resources: Resources) -> LoweredProgram:
 @pytest.fixture(scope="session")
 def capture(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> Capture:
     """The capture of `lowered` on the local device."""
-    from tasks.bundle import bundle
-    from tasks.measure import measure
+    from qnnsweep.tasks.bundle import bundle
+    from qnnsweep.tasks.measure import measure
 
     packed = bundle(lowered, request_8a8w.measure, store=resources.store)
     return measure(

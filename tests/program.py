@@ -67,7 +67,7 @@ class Program:
         )
 
     def _argv(self, arguments: Sequence[str]) -> list[str]:
-        return [sys.executable, "-c", "from flows.cli.main import main; main()", *arguments]
+        return [sys.executable, "-c", "from qnnsweep.flows.cli.main import main; main()", *arguments]
 
 
 def new_program(tmp_path_factory: pytest.TempPathFactory) -> Program:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from conf.schema import Request
-from tasks.errors import DeviceError, RunnerFailed, ToolchainError
-from tasks.records import (
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.errors import DeviceError, RunnerFailed, ToolchainError
+from qnnsweep.tasks.records import (
     Comparison,
     ContextFacts,
     DelegateFacts,
@@ -24,10 +24,10 @@ from tasks.records import (
     ProgramFacts,
     StepComparison,
 )
-from tasks.records.vocabulary import Cause
-from tasks.results.outcome import CellResult
+from qnnsweep.tasks.records.vocabulary import Cause
+from qnnsweep.tasks.results.outcome import CellResult
 
-from tasks.records import (  # isort: skip
+from qnnsweep.tasks.records import (  # isort: skip
     Blob, Bundle, Capture, CaseOutcome, Command, CompileFacts, DelegationCount, Execution, ExportedModel, Launch,
     LaunchResult, LoweredProgram, Operator, Quantization, QuantizedModel, TensorSpec, Toolchain,
 )  # fmt: skip

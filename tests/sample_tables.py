@@ -7,11 +7,11 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
-from tasks.comparison.details import MOST_DETAILS
-from tasks.records import RunFacts
-from tasks.records.tables import CELL_COLUMNS, TABLES, Row
-from tasks.records.vocabulary import PREVIOUS_RUNG, Cause, Rung
-from tasks.storage.tables import schema_of
+from qnnsweep.tasks.comparison.details import MOST_DETAILS
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.tables import CELL_COLUMNS, TABLES, Row
+from qnnsweep.tasks.records.vocabulary import PREVIOUS_RUNG, Cause, Rung
+from qnnsweep.tasks.storage.tables import schema_of
 from tests.sample_records import TOOLCHAIN
 
 RUN = RunFacts(
@@ -230,7 +230,7 @@ def evidence(identity: dict[str, Any], final: float, chance: random.Random) -> d
         for target in TARGETS
     ]
     delegation[2] |= {"occurrences_not_delegated": 2, "refusals": ["[ERROR] Op add: rank 6 is not supported by HTP"]}
-    argv = ["python", "-m", "tasks.devices.runner_cli", "--model_path", "program.pte", "--iteration", "10"]
+    argv = ["python", "-m", "qnnsweep.tasks.devices.runner_cli", "--model_path", "program.pte", "--iteration", "10"]
     commands = [identity | {"argv": argv, "exit_code": 0, "seconds": 2.31}]
     return {"outputs": outputs, "profile": profile, "delegation": delegation, "commands": commands}
 

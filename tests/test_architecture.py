@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import os
 import shutil
 import subprocess
 import sys
@@ -19,10 +20,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from prefect import Task
 
-from conf import models, schema, schemes, tolerances
-from conf.names import STAGES
-from tasks import records
-from tasks.records import Blob, options
+from qnnsweep.conf import models, schema, schemes, tolerances
+from qnnsweep.conf.names import STAGES
+from qnnsweep.tasks import records
+from qnnsweep.tasks.records import Blob, options
 
 ROOT = Path(__file__).parents[1]
 RECORDS = [
@@ -95,14 +96,15 @@ def test_a_file_crosses_a_border_only_as_a_blob() -> None:
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
     program = Path(sys.executable).with_name("lint-imports")
-    return subprocess.run([program, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False)
+    command, environment = [program, "--no-cache"], os.environ | {"PYTHONPATH": str(folder / "src")}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A copy of the project's packages and contracts, which a test may break."""
-    for package in ("conf", "flows", "tasks"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("conf", "flows", "tasks", "src"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -115,12 +117,12 @@ def test_imports_point_down_here() -> None:
 @pytest.mark.parametrize(
     ("file", "line", "broken"),
     [
-        ("tasks/storage/store.py", "import tasks.lower", "Imports point down in tasks"),
-        ("tasks/numerics/align.py", "import tasks.devices.farm", "Imports point down in tasks"),
-        ("conf/schema.py", "import tasks.records", "Imports point down"),
-        ("conf/load.py", "import tasks.records", "The configuration does not import the tasks"),
-        ("tasks/lower.py", "import tasks.quantize", "Imports point down in tasks"),
-        ("flows/runs/diff.py", "import flows.sweep", "Imports point down in flows"),
+        ("tasks/storage/store.py", "import qnnsweep.tasks.lower", "Imports point down in tasks"),
+        ("tasks/numerics/align.py", "import qnnsweep.tasks.devices.farm", "Imports point down in tasks"),
+        ("conf/schema.py", "import qnnsweep.tasks.records", "Imports point down"),
+        ("conf/load.py", "import qnnsweep.tasks.records", "The configuration does not import the tasks"),
+        ("tasks/lower.py", "import qnnsweep.tasks.quantize", "Imports point down in tasks"),
+        ("flows/runs/diff.py", "import qnnsweep.flows.sweep", "Imports point down in flows"),
         ("tasks/lower.py", "import prefect", "Prefect is known to"),
         ("tasks/lower.py", "import torch", "Only tasks.toolchain and the models import"),
         ("flows/cli/main.py", "import omegaconf", "Hydra is known to"),
@@ -168,4 +170,4 @@ def test_a_module_in_no_layer_is_reported(copy: Path) -> None:
     (copy / "tasks" / "stray.py").write_text("")
     linted = lint_imports(copy)
     assert linted.returncode == 1
-    assert "tasks.stray" in linted.stdout
+    assert "qnnsweep.tasks.stray" in linted.stdout

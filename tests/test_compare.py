@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from conf.schema import DeviceConfig, MeasureConfig
-from conf.tolerances import OperatorTolerance
-from flows.resources import Resources
-from tasks.bundle import bundle
-from tasks.compare import compare
-from tasks.comparison.tensors import operator_tensors
-from tasks.errors import EvidenceError, RequestError
-from tasks.measure import measure
-from tasks.numerics.noise import in_db, noise_by_sample
-from tasks.records import Capture, Comparison, LoweredProgram, OperatorComparison
-from tasks.records.options import ComparisonOptions
-from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
-from tasks.results.outcome import finals
+from qnnsweep.conf.schema import DeviceConfig, MeasureConfig
+from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.flows.resources import Resources
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.comparison.tensors import operator_tensors
+from qnnsweep.tasks.errors import EvidenceError, RequestError
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.numerics.noise import in_db, noise_by_sample
+from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram, OperatorComparison
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
+from qnnsweep.tasks.results.outcome import finals
 
 pytestmark = pytest.mark.toolchain
 

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from tasks.errors import (
+from qnnsweep.tasks.errors import (
     DeadlinePassed,
     DeviceError,
     DeviceProblem,
@@ -20,7 +20,7 @@ from tasks.errors import (
     RunnerFailed,
     ToolchainError,
 )
-from tasks.records import Command
+from qnnsweep.tasks.records import Command
 
 ERRORS = [
     RequestError("no such model", key="model", value="x"),

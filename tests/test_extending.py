@@ -94,7 +94,7 @@ def project(tmp_path: Path) -> Path:
     for name in names.splitlines():
         if (ROOT / name).exists():
             (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / "project" / name)
+            shutil.copy(ROOT / name, tmp_path / "project" / name, follow_symlinks=False)
     return tmp_path / "project"
 
 
@@ -106,7 +106,7 @@ def run(line: str, project: Path, server: dict[str, str]) -> subprocess.Complete
     programs = project.parent / "bin"
     programs.mkdir(exist_ok=True)
     for name, code in (
-        ("qnnsweep", f"import os; os.environ |= {server}; from flows.cli.main import main; main()"),
+        ("qnnsweep", f"import os; os.environ |= {server}; from qnnsweep.flows.cli.main import main; main()"),
         ("pytest", "import sys, pytest; sys.exit(pytest.main(['-n0', '-q', '-p', 'no:cacheprovider', *sys.argv[1:]]))"),
     ):
         program = programs / name
@@ -114,7 +114,7 @@ def run(line: str, project: Path, server: dict[str, str]) -> subprocess.Complete
         program.chmod(0o755)
     environment = os.environ | {
         "PATH": f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(project),
+        "PYTHONPATH": str(project / "src"),
         "PREFECT_HOME": str(project.parent / "prefect"),
         "COLUMNS": "160",
     }

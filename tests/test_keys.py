@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.records.keys import METHOD, tensor_key, tensor_name
+from qnnsweep.tasks.records.keys import METHOD, tensor_key, tensor_name
 
 TASKS = Path(__file__).parents[1] / "tasks"
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import DeviceConfig, MeasureConfig, Request
-from flows.resources import Resources
-from tasks.bundle import bundle
-from tasks.collect import collect
-from tasks.deploy import deploy
-from tasks.devices.device import Device
-from tasks.errors import EvidenceError, RunnerFailed
-from tasks.execute import execute
-from tasks.measure import measure
-from tasks.records import Bundle, LoweredProgram
+from qnnsweep.conf.schema import DeviceConfig, MeasureConfig, Request
+from qnnsweep.flows.resources import Resources
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.collect import collect
+from qnnsweep.tasks.deploy import deploy
+from qnnsweep.tasks.devices.device import Device
+from qnnsweep.tasks.errors import EvidenceError, RunnerFailed
+from qnnsweep.tasks.execute import execute
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.records import Bundle, LoweredProgram
 
 pytestmark = pytest.mark.toolchain
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from prefect.flows import load_flow_from_entrypoint
 
-from conf.load import load
-from flows.distribution.spread import POOL
+from qnnsweep.conf.load import load
+from qnnsweep.flows.distribution.spread import POOL
 
 ROOT = Path(__file__).parents[1]
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
@@ -33,4 +33,7 @@ def test_the_flow_of_a_deployment_has_its_parameters(deployment: dict[str, Any])
 
 def test_shards_and_the_flow_that_waits_for_them_have_separate_pools() -> None:
     pools = {deployment["entrypoint"]: deployment["work_pool"]["name"] for deployment in DEPLOYMENTS}
-    assert pools == {"flows.distribution.shard.shard": POOL, "flows.distribution.spread.spread": f"{POOL}-nights"}
+    assert pools == {
+        "qnnsweep.flows.distribution.shard.shard": POOL,
+        "qnnsweep.flows.distribution.spread.spread": f"{POOL}-nights",
+    }

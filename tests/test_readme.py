@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
-from tasks.storage.tables import TABLES
+from qnnsweep.conf.load import load
+from qnnsweep.tasks.storage.tables import TABLES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

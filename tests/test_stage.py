@@ -17,12 +17,12 @@ from prefect import flow
 from prefect.runtime import task_run
 from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
-from conf.schema import MeasureConfig
-from tasks.errors import ToolchainError
-from tasks.records import Blob, Command, ExportedModel, Launch, QuantizedModel, TensorSpec, Toolchain
-from tasks.stage import configure_task, is_reused, result_name, stage
-from tasks.storage.codec import decode, encode
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import MeasureConfig
+from qnnsweep.tasks.errors import ToolchainError
+from qnnsweep.tasks.records import Blob, Command, ExportedModel, Launch, QuantizedModel, TensorSpec, Toolchain
+from qnnsweep.tasks.stage import configure_task, is_reused, result_name, stage
+from qnnsweep.tasks.storage.codec import decode, encode
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.cluster import client_settings
 from tests.sample_records import TOOLCHAIN
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from tasks.records import vocabulary
+from qnnsweep.tasks.records import vocabulary
 
 MEANINGS = [
     ("OperatorStatus", "OPERATOR_STATUSES"),

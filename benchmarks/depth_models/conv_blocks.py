@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tasks.models.photographs import photographs
-from tasks.models.reproducible import reproducible
+from qnnsweep.tasks.models.photographs import photographs
+from qnnsweep.tasks.models.reproducible import reproducible
 
 CHANNELS = 64
 _PHOTOGRAPHS = 64

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tasks.models.reproducible import reproducible
+from qnnsweep.tasks.models.reproducible import reproducible
 
 FEATURES = 16
 

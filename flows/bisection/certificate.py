@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.masking import mask_secrets
-from conf.schema import TrendConfig
-from flows.bisection.probes import Probe
-from flows.run import command
-from tasks.records.tables import VERSION_COLUMNS
-from tasks.results.bisection import Answer
-from tasks.results.oracle import introduced_snr_db
-from tasks.storage.digest import digest
-from tasks.toolchain.prepared.wanted import Wanted
+from qnnsweep.conf.masking import mask_secrets
+from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.flows.bisection.probes import Probe
+from qnnsweep.flows.run import command
+from qnnsweep.tasks.records.tables import VERSION_COLUMNS
+from qnnsweep.tasks.results.bisection import Answer
+from qnnsweep.tasks.results.oracle import introduced_snr_db
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.toolchain.prepared.wanted import Wanted
 
 NUMBERS = (
     *("outcome", "final_difference", "final_snr_db", "device_difference", "device_snr_db", "top1_agreement"),

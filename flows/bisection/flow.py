@@ -9,26 +9,26 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.errors import did_you_mean, one_of
-from conf.names import DEFAULT_ORACLE
-from flows.bisection.certificate import CertifiedFlip, certified_flip
-from flows.bisection.probes import Probe, Probes
-from flows.bisection.request import Bisection, Difference, parsed
-from flows.resources import prepare
-from flows.run import CellResults, RunStart, command, finish_run, overrides_with_secrets
-from flows.runs import results
-from flows.runs.artifacts import create_artifacts
-from flows.server import leases
-from flows.server.decorator import run_flow
-from tasks.errors import RequestError
-from tasks.report.format import plural
-from tasks.results.bisection import Answer, AxisSearch, smallest_changes
-from tasks.results.oracle import Oracle, introduced_snr_db, parsed_oracle
-from tasks.storage import lock
-from tasks.storage.store import Store
+from qnnsweep.conf.errors import did_you_mean, one_of
+from qnnsweep.conf.names import DEFAULT_ORACLE
+from qnnsweep.flows.bisection.certificate import CertifiedFlip, certified_flip
+from qnnsweep.flows.bisection.probes import Probe, Probes
+from qnnsweep.flows.bisection.request import Bisection, Difference, parsed
+from qnnsweep.flows.resources import prepare
+from qnnsweep.flows.run import CellResults, RunStart, command, finish_run, overrides_with_secrets
+from qnnsweep.flows.runs import results
+from qnnsweep.flows.runs.artifacts import create_artifacts
+from qnnsweep.flows.server import leases
+from qnnsweep.flows.server.decorator import run_flow
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.report.format import plural
+from qnnsweep.tasks.results.bisection import Answer, AxisSearch, smallest_changes
+from qnnsweep.tasks.results.oracle import Oracle, introduced_snr_db, parsed_oracle
+from qnnsweep.tasks.storage import lock
+from qnnsweep.tasks.storage.store import Store
 
 on_probe: ContextVar[Callable[[Probe], None]] = ContextVar("on_probe", default=lambda _probe: None)
-"""The function that is called with every probe. See `flows.run.on_progress`."""
+"""The function that is called with every probe. See `qnnsweep.flows.run.on_progress`."""
 on_prepare: ContextVar[Callable[[int], None]] = ContextVar("on_prepare", default=lambda _count: None)
 """The function that is called with the number of toolchains that will be prepared or reused next."""
 

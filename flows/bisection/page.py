@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from flows.bisection.certificate import NUMBERS, CertifiedFlip
-from flows.bisection.flow import BisectionResult
-from flows.bisection.probes import Probe
-from flows.runs.results import run_folder
-from tasks.report.format import NULL, decimal, markdown, markdown_table
-from tasks.storage.store import Store
+from qnnsweep.flows.bisection.certificate import NUMBERS, CertifiedFlip
+from qnnsweep.flows.bisection.flow import BisectionResult
+from qnnsweep.flows.bisection.probes import Probe
+from qnnsweep.flows.runs.results import run_folder
+from qnnsweep.tasks.report.format import NULL, decimal, markdown, markdown_table
+from qnnsweep.tasks.storage.store import Store
 
 _MOST_OPERATORS = 10
 _DIGITS = 12

@@ -6,22 +6,22 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from conf.plan import Plan, PlannedCell
-from conf.schema import Reuse
-from flows.bisection.request import Point
-from flows.graph import Codes
-from flows.resources import Resources
-from flows.run import run_cells
-from tasks.errors import RequestError
-from tasks.records.tables import Row
-from tasks.results.bisection import Answer
-from tasks.results.oracle import Judgement, Oracle, judgement, untestable
-from tasks.results.outcome import CellResult
-from tasks.results.repair_rows import renamed
-from tasks.results.rows import rows
-from tasks.toolchain.prepared.overlay import ToolchainUnusable
-from tasks.toolchain.prepared.prepare import ensure
-from tasks.toolchain.prepared.wanted import Wanted
+from qnnsweep.conf.plan import Plan, PlannedCell
+from qnnsweep.conf.schema import Reuse
+from qnnsweep.flows.bisection.request import Point
+from qnnsweep.flows.graph import Codes
+from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.run import run_cells
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.results.bisection import Answer
+from qnnsweep.tasks.results.oracle import Judgement, Oracle, judgement, untestable
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.repair_rows import renamed
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.toolchain.prepared.overlay import ToolchainUnusable
+from qnnsweep.tasks.toolchain.prepared.prepare import ensure
+from qnnsweep.tasks.toolchain.prepared.wanted import Wanted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conf.errors import RequestError, printable
-from conf.load import load, single_values
-from conf.masking import mask_secrets
-from conf.plan import SWEEP_KEYS, Plan, PlannedCell
-from conf.toolchains import KEYS
-from tasks.toolchain.prepared.commits import BETWEEN, Commit, commits, is_range
-from tasks.toolchain.prepared.overlay import split_commit
-from tasks.toolchain.prepared.prepare import check
-from tasks.toolchain.prepared.wanted import SHA_DIGITS, Wanted, wanted
+from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.conf.load import load, single_values
+from qnnsweep.conf.masking import mask_secrets
+from qnnsweep.conf.plan import SWEEP_KEYS, Plan, PlannedCell
+from qnnsweep.conf.toolchains import KEYS
+from qnnsweep.tasks.toolchain.prepared.commits import BETWEEN, Commit, commits, is_range
+from qnnsweep.tasks.toolchain.prepared.overlay import split_commit
+from qnnsweep.tasks.toolchain.prepared.prepare import check
+from qnnsweep.tasks.toolchain.prepared.wanted import SHA_DIGITS, Wanted, wanted
 
 FORM = "write `qnnsweep bisect BAD GOOD [OVERRIDE]…`, or give one key several values, from good to bad"
 _LISTS = ("passes_off", "operators_skipped")

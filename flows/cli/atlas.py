@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from flows.cli.foreground import run_on_this_machine, sweep_here
-from flows.cli.options import (
+from qnnsweep.flows.cli.foreground import run_on_this_machine, sweep_here
+from qnnsweep.flows.cli.options import (
     ArtifactsOfSweep,
     ConfigDirs,
     Debug,
@@ -20,13 +20,13 @@ from flows.cli.options import (
     exit_on_error,
     with_artifacts,
 )
-from flows.exit_codes import NOT_ALL_PASSED, PASSED
-from flows.server.settings import configure_prefect
-from tasks.errors import RequestError
+from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
+from qnnsweep.flows.server.settings import configure_prefect
+from qnnsweep.tasks.errors import RequestError
 
 if TYPE_CHECKING:
-    from conf.plan import Plan
-    from flows.runs.results import SweepResult
+    from qnnsweep.conf.plan import Plan
+    from qnnsweep.flows.runs.results import SweepResult
 
 EXITS = """
 Exit codes: 0 every case has an outcome · 1 the cases of a cell could not be tried · 2 the request is wrong, nothing
@@ -58,13 +58,13 @@ def atlas(
     """
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
-        from conf.atlas_plan import atlas_overrides, planned
-        from flows.runs.regressions import regressions_table
+        from qnnsweep.conf.atlas_plan import atlas_overrides, planned
+        from qnnsweep.flows.runs.regressions import regressions_table
 
         overrides = atlas_overrides(with_artifacts(overrides, artifacts))
         plan = planned(overrides, config_dir or [])
         if case is not None:
-            from flows.case_model import case_yaml
+            from qnnsweep.flows.case_model import case_yaml
 
             print(case_yaml(plan, case), end="")
             raise typer.Exit(PASSED)
@@ -86,7 +86,7 @@ def _write_tolerance(file: Path, result: "SweepResult", plan: "Plan") -> None:
     """Write the tolerances that the atlas measured. Raises RequestError for a file that cannot be written."""
     import yaml
 
-    from tasks.results.measured_tolerance import measured_tolerance
+    from qnnsweep.tasks.results.measured_tolerance import measured_tolerance
 
     measured = measured_tolerance(result.atlas, plan.cells[0].request.tolerance, file.stem)
     text = yaml.safe_dump(asdict(measured), sort_keys=False)
@@ -107,8 +107,8 @@ def _rows(result: "SweepResult") -> list[tuple[dict[str, str], Counter[str]]]:
 
 
 def _show(result: "SweepResult", rows: list[tuple[dict[str, str], Counter[str]]]) -> None:
-    from tasks.records.vocabulary import CASE_STATES
-    from tasks.report.format import plain_table
+    from qnnsweep.tasks.records.vocabulary import CASE_STATES
+    from qnnsweep.tasks.report.format import plain_table
 
     facts, output = result.run, console()
     heads = tuple(state.replace("_", " ") for state in CASE_STATES)

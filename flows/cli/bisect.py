@@ -8,18 +8,18 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from conf.names import DEFAULT_ORACLE
-from flows.cli.completion import complete_bisect
-from flows.cli.foreground import with_progress
-from flows.cli.options import ArtifactsOfSweep, ConfigDirs, Debug, Json, exit_on_error, with_artifacts
-from flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
-from flows.server.settings import configure_prefect
-from tasks.report.format import plural
+from qnnsweep.conf.names import DEFAULT_ORACLE
+from qnnsweep.flows.cli.completion import complete_bisect
+from qnnsweep.flows.cli.foreground import with_progress
+from qnnsweep.flows.cli.options import ArtifactsOfSweep, ConfigDirs, Debug, Json, exit_on_error, with_artifacts
+from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
+from qnnsweep.flows.server.settings import configure_prefect
+from qnnsweep.tasks.report.format import plural
 
 if TYPE_CHECKING:
-    from flows.bisection.flow import BisectionResult
-    from flows.bisection.probes import Probe
-    from tasks.storage.store import Store
+    from qnnsweep.flows.bisection.flow import BisectionResult
+    from qnnsweep.flows.bisection.probes import Probe
+    from qnnsweep.tasks.storage.store import Store
 
 EXITS = """
 Exit codes: 0 the change was found · 1 both ends have the same answer · 2 the request is wrong, nothing ran · 3 this
@@ -63,9 +63,9 @@ def bisect(
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
         configure_prefect()
-        from flows.bisection.request import masked, parsed
-        from flows.resources import prepare
-        from tasks.results.oracle import parsed_oracle
+        from qnnsweep.flows.bisection.request import masked, parsed
+        from qnnsweep.flows.resources import prepare
+        from qnnsweep.tasks.results.oracle import parsed_oracle
 
         words = with_artifacts(words, artifacts)
         parsed_oracle(oracle)
@@ -77,9 +77,9 @@ def bisect(
         masked_words = masked(words, plan.masked_names)
 
         def start() -> "BisectionResult":
-            from flows.bisection.flow import bisect as flow
-            from flows.bisection.flow import on_prepare, on_probe
-            from flows.run import overrides_with_secrets
+            from qnnsweep.flows.bisection.flow import bisect as flow
+            from qnnsweep.flows.bisection.flow import on_prepare, on_probe
+            from qnnsweep.flows.run import overrides_with_secrets
 
             screen = Console(stderr=True)
             on_prepare.set(lambda count: screen.print(f"{plural(count, 'toolchain')} to prepare or to use again"))
@@ -101,7 +101,7 @@ def _line(probe: "Probe") -> Text:
 
 
 def _show(result: "BisectionResult", store: "Store", *, as_json: bool) -> None:
-    from flows.bisection.page import markdown_page, summary, write_page
+    from qnnsweep.flows.bisection.page import markdown_page, summary, write_page
 
     page = write_page(result, store)
     if as_json:

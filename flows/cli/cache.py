@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from conf.units import GIB, KIB, MIB, TIB
-from flows.cli.completion import complete_run
-from flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, bytes_done, exit_on_error, print_output
-from flows.exit_codes import NOT_ALL_PASSED, PASSED
-from tasks.errors import RequestError
-from tasks.report.format import plain_table, plural
+from qnnsweep.conf.units import GIB, KIB, MIB, TIB
+from qnnsweep.flows.cli.completion import complete_run
+from qnnsweep.flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, bytes_done, exit_on_error, print_output
+from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.report.format import plain_table, plural
 
 if TYPE_CHECKING:
-    from tasks.storage.integrity import Damage, Verification
-    from tasks.storage.inventory import Inventory
-    from tasks.storage.retention import PrunePlan
-    from tasks.storage.store import Store
+    from qnnsweep.tasks.storage.integrity import Damage, Verification
+    from qnnsweep.tasks.storage.inventory import Inventory
+    from qnnsweep.tasks.storage.retention import PrunePlan
+    from qnnsweep.tasks.storage.store import Store
 
 _SIZES = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 _TIMES = {"h": 3600, "d": 86_400, "w": 604_800}
@@ -39,7 +39,7 @@ def show(
     if context.invoked_subcommand is not None:
         return
     with exit_on_error(debug):
-        from tasks.storage.inventory import inventory
+        from qnnsweep.tasks.storage.inventory import inventory
 
         contents = inventory(_store(artifacts, writes=False), runs)
         print_output(asdict(contents), *_tables(contents), as_json=json_)
@@ -86,10 +86,10 @@ def prune(
     blobs that are at least a day old.
     """
     with exit_on_error(debug):
-        from flows.runs.names import resolve
-        from flows.runs.results import write_index
-        from tasks.storage import lock
-        from tasks.storage.retention import Selection, apply, plan_prune
+        from qnnsweep.flows.runs.names import resolve
+        from qnnsweep.flows.runs.results import write_index
+        from qnnsweep.tasks.storage import lock
+        from qnnsweep.tasks.storage.retention import Selection, apply, plan_prune
 
         by_rule = older_than is not None or larger_than is not None
         store = _store(artifacts, writes=not dry_run)
@@ -127,8 +127,8 @@ def verify(
     remove it.
     """
     with exit_on_error(debug):
-        from tasks.storage import lock
-        from tasks.storage.integrity import verify as verify_store
+        from qnnsweep.tasks.storage import lock
+        from qnnsweep.tasks.storage.integrity import verify as verify_store
 
         store = _store(artifacts, writes=True)
         with (lock.exclusive if repair else lock.shared)(store), bytes_done("checking") as show:
@@ -158,7 +158,7 @@ def _verified(verification: "Verification") -> str:
 
 
 def _store(artifacts: str, *, writes: bool) -> "Store":
-    from tasks.storage.store import Store
+    from qnnsweep.tasks.storage.store import Store
 
     store = Store.at(artifacts)
     if store.url:

@@ -5,18 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from conf.backends import make_importable
-from conf.models import ModelConfig
-from conf.plan import Plan, PlannedCell
-from conf.schema import Request
-from flows.operator_forecast import OperatorForecast, evidence_of, operator_forecasts
-from flows.overrides import stored_export, wrong_overrides
-from flows.resources import Resources, prepare
-from tasks.errors import EnvironmentUnusable, RequestError, ToolchainError
-from tasks.records import ExportedModel
-from tasks.storage.digest import digest
-from tasks.toolchain import entrypoints
-from tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.conf.backends import make_importable
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.conf.plan import Plan, PlannedCell
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.operator_forecast import OperatorForecast, evidence_of, operator_forecasts
+from qnnsweep.flows.overrides import stored_export, wrong_overrides
+from qnnsweep.flows.resources import Resources, prepare
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError, ToolchainError
+from qnnsweep.tasks.records import ExportedModel
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.toolchain import entrypoints
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

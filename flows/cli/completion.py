@@ -10,8 +10,8 @@ from pathlib import Path
 
 import typer
 
-from conf.errors import QnnsweepError
-from conf.toolchains import KEYS
+from qnnsweep.conf.errors import QnnsweepError
+from qnnsweep.conf.toolchains import KEYS
 
 
 def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -24,7 +24,7 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
     key, equals, value = incomplete.partition("=")
     if equals:
         return [f"{key}={completed}" for completed in _values(ctx, key, value)]
-    from conf.describe import keys_that_begin_with
+    from qnnsweep.conf.describe import keys_that_begin_with
 
     return [f"{completed}=" for completed in keys_that_begin_with(key)]
 
@@ -38,8 +38,8 @@ def complete_bisect(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the names of runs that begin with `incomplete`: `latest`, `previous` and the ids, newest first."""
-    from tasks.storage import tables
-    from tasks.storage.store import Store
+    from qnnsweep.tasks.storage import tables
+    from qnnsweep.tasks.storage.store import Store
 
     known: list[str] = []
     with suppress(QnnsweepError):
@@ -61,8 +61,8 @@ def _values(ctx: typer.Context, key: str, value: str) -> Iterator[str]:
 
 
 def _choices(key: str, config_dirs: Iterable[Path]) -> list[str]:
-    from conf.describe import choices
-    from conf.options import GROUPS, Options
+    from qnnsweep.conf.describe import choices
+    from qnnsweep.conf.options import GROUPS, Options
 
     if key not in GROUPS:
         return choices(key)

@@ -11,18 +11,18 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from conf.errors import printable
-from conf.load import load
-from conf.schema import PROBE, DeviceConfig, RunnerKind, TransportKind
-from tasks.devices import facts
-from tasks.devices.device import LEASES, Device, open_device
-from tasks.devices.farm import quarantined_in
-from tasks.devices.native_runner import native_files
-from tasks.devices.transport import RunRequest
-from tasks.errors import DeviceError, EnvironmentUnusable, RequestError
-from tasks.report.format import plain_table
-from tasks.storage.atomic import owner_is_dead, owner_of
-from tasks.storage.store import Store
+from qnnsweep.conf.errors import printable
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import PROBE, DeviceConfig, RunnerKind, TransportKind
+from qnnsweep.tasks.devices import facts
+from qnnsweep.tasks.devices.device import LEASES, Device, open_device
+from qnnsweep.tasks.devices.farm import quarantined_in
+from qnnsweep.tasks.devices.native_runner import native_files
+from qnnsweep.tasks.devices.transport import RunRequest
+from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, RequestError
+from qnnsweep.tasks.report.format import plain_table
+from qnnsweep.tasks.storage.atomic import owner_is_dead, owner_of
+from qnnsweep.tasks.storage.store import Store
 
 _PARALLEL = 32
 # This code runs on the device. It reads versions from metadata, without importing any large package.

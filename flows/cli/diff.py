@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.completion import complete_run
-from flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, console, exit_on_error, print_output, store_at
-from flows.exit_codes import NOT_ALL_PASSED, PASSED
+from qnnsweep.flows.cli.completion import complete_run
+from qnnsweep.flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, console, exit_on_error, print_output, store_at
+from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 
 EXITS = "Exit codes: 0 no regression · 1 a regression · 2 there is no such run."
 
@@ -23,10 +23,10 @@ def diff(
 ) -> None:
     """Compare two runs, cell by cell and operator by operator, show what changed, and write it as a page."""
     with exit_on_error(debug):
-        from flows.runs.diff import diff as compare_runs
-        from flows.runs.diff import diff_table
-        from flows.runs.diff_page import write_page
-        from tasks.report.format import plural
+        from qnnsweep.flows.runs.diff import diff as compare_runs
+        from qnnsweep.flows.runs.diff import diff_table
+        from qnnsweep.flows.runs.diff_page import write_page
+        from qnnsweep.tasks.report.format import plural
 
         store = store_at(artifacts)
         difference = compare_runs(store, run_a, run_b)

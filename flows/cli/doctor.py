@@ -13,16 +13,16 @@ import psutil
 from rich.table import Table
 from rich.text import Text
 
-from conf.names import SHIPPED_BACKENDS
-from conf.units import GIB
-from flows.server.settings import configure_prefect
-from tasks.errors import EnvironmentUnusable
-from tasks.report.format import plain_table
-from tasks.storage.store import Store
-from tasks.toolchain.backends.backend import DoctorCheck
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.prepared.probe import probe
-from tasks.toolchain.prepared.record import prepared_toolchains
+from qnnsweep.conf.names import SHIPPED_BACKENDS
+from qnnsweep.conf.units import GIB
+from qnnsweep.flows.server.settings import configure_prefect
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.report.format import plain_table
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.backend import DoctorCheck
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.prepared.probe import probe
+from qnnsweep.tasks.toolchain.prepared.record import prepared_toolchains
 
 LEAST_FREE_GIB = 5.0
 LEAST_MEMORY_GIB = 6.0
@@ -132,7 +132,7 @@ def _prefect_server() -> Iterator[DoctorCheck]:
     configure_prefect()
     from prefect.settings import PREFECT_API_URL
 
-    from flows.server import connect
+    from qnnsweep.flows.server import connect
 
     if (url := PREFECT_API_URL.value()) is None:
         yield DoctorCheck(what="Prefect server", found="none: each run starts a temporary server", ok=True, remedy="")

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 
-from flows.exit_codes import INTERRUPTED
-from tasks.report.format import plural
+from qnnsweep.flows.exit_codes import INTERRUPTED
+from qnnsweep.tasks.report.format import plural
 
 if TYPE_CHECKING:
-    from conf.plan import Plan, PlannedCell
-    from flows.runs.results import SweepResult
-    from flows.server.temporary import TemporaryServer
+    from qnnsweep.conf.plan import Plan, PlannedCell
+    from qnnsweep.flows.runs.results import SweepResult
+    from qnnsweep.flows.server.temporary import TemporaryServer
 
 T = TypeVar("T")
 
@@ -31,17 +31,17 @@ def run_on_this_machine(
     impossible = sum(cell.impossible is not None for cell in plan.cells)
     to_run = plural(len(plan.cells) - impossible, "cell")
     print(f"{to_run} to run, {impossible} impossible", file=sys.stderr, flush=True)
-    from flows.toolchains import start_servers
+    from qnnsweep.flows.toolchains import start_servers
 
     start_servers(plan)
-    from conf.masking import mask_secrets
-    from flows.resources import prepare
+    from qnnsweep.conf.masking import mask_secrets
+    from qnnsweep.flows.resources import prepare
 
     prepare(plan)  # report what this machine lacks before Prefect starts
     masked = mask_secrets(overrides, plan.masked_names)
 
     def start() -> T:
-        from flows.run import loaded_plan, overrides_with_secrets
+        from qnnsweep.flows.run import loaded_plan, overrides_with_secrets
 
         overrides_with_secrets.set(overrides)
         loaded_plan.set(plan)
@@ -52,8 +52,8 @@ def run_on_this_machine(
 
 def sweep_here(overrides: list[str], folders: list[str]) -> "SweepResult":
     """Run the flow `sweep`, and return its result."""
-    from flows.runs.flow_state import returned
-    from flows.sweep import sweep
+    from qnnsweep.flows.runs.flow_state import returned
+    from qnnsweep.flows.sweep import sweep
 
     return returned(sweep(overrides, folders, return_state=True))
 
@@ -64,9 +64,9 @@ def with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], T]) -> T:
     with interruptible(screen) as before_end:
         with screen.status("starting Prefect …"):
             server = _start_server(before_end)
-            from flows.cli import progress
-            from flows.run import on_progress
-            from flows.server import connect
+            from qnnsweep.flows.cli import progress
+            from qnnsweep.flows.run import on_progress
+            from qnnsweep.flows.server import connect
 
             connect.ensure(server)
         with progress.show_progress(cells, screen) as display:
@@ -80,12 +80,12 @@ def _start_server(before_end: list[Callable[[], None]]) -> "TemporaryServer | No
 
     `before_end`: see `interruptible`.
     """
-    from flows.server import temporary
+    from qnnsweep.flows.server import temporary
 
     if temporary.is_surely_needed():
         server = temporary.start()
     else:
-        from flows.server import connect
+        from qnnsweep.flows.server import connect
 
         server = connect.start()
     if server is not None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from flows.cli.options import Artifacts, ConfigDirs, Debug, Json, exit_on_error, print_output, store_at
-from tasks.report.format import plain_table
+from qnnsweep.flows.cli.options import Artifacts, ConfigDirs, Debug, Json, exit_on_error, print_output, store_at
+from qnnsweep.tasks.report.format import plain_table
 
 if TYPE_CHECKING:
-    from tasks.storage.store import Store
+    from qnnsweep.tasks.storage.store import Store
 
 
 class Kind(Enum):
@@ -58,7 +58,7 @@ def _listed(kind: Kind, store: "Store", config_dirs: Sequence[Path]) -> list[Map
 
 
 def _options(group: str, config_dirs: Sequence[Path]) -> list[Mapping[str, str | int | None]]:
-    from conf.options import Options
+    from qnnsweep.conf.options import Options
 
     with tempfile.TemporaryDirectory() as links:
         files = Options.of(config_dirs, links=Path(links)).files[group]
@@ -67,7 +67,7 @@ def _options(group: str, config_dirs: Sequence[Path]) -> list[Mapping[str, str |
 
 def _runs(store: "Store") -> list[Mapping[str, str | int | None]]:
     """Return the runs, newest first."""
-    from tasks.storage import tables
+    from qnnsweep.tasks.storage import tables
 
     rows: list[Mapping[str, str | int | None]] = []
     for run_id in reversed(tables.runs(store)):
@@ -79,8 +79,8 @@ def _runs(store: "Store") -> list[Mapping[str, str | int | None]]:
 
 
 def _operators(store: "Store") -> list[Mapping[str, str | int | None]]:
-    from flows.runs.names import resolve
-    from tasks.storage import tables
+    from qnnsweep.flows.runs.names import resolve
+    from qnnsweep.tasks.storage import tables
 
     rows = tables.rows(store, "operators", resolve(store, "latest"))
     unique = dict.fromkeys(tuple(row[name] for name in _OPERATOR) for row in rows)

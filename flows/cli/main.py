@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from flows.cli.atlas import EXITS as ATLAS_EXITS
-from flows.cli.atlas import atlas
-from flows.cli.bisect import EXITS as BISECT_EXITS
-from flows.cli.bisect import bisect
-from flows.cli.cache import app as cache
-from flows.cli.completion import complete_run
-from flows.cli.diff import EXITS as DIFF_EXITS
-from flows.cli.diff import diff
-from flows.cli.ending import end
-from flows.cli.foreground import interruptible, run_on_this_machine, sweep_here, with_progress
-from flows.cli.lists import list_
-from flows.cli.options import (
+from qnnsweep.flows.cli.atlas import EXITS as ATLAS_EXITS
+from qnnsweep.flows.cli.atlas import atlas
+from qnnsweep.flows.cli.bisect import EXITS as BISECT_EXITS
+from qnnsweep.flows.cli.bisect import bisect
+from qnnsweep.flows.cli.cache import app as cache
+from qnnsweep.flows.cli.completion import complete_run
+from qnnsweep.flows.cli.diff import EXITS as DIFF_EXITS
+from qnnsweep.flows.cli.diff import diff
+from qnnsweep.flows.cli.ending import end
+from qnnsweep.flows.cli.foreground import interruptible, run_on_this_machine, sweep_here, with_progress
+from qnnsweep.flows.cli.lists import list_
+from qnnsweep.flows.cli.options import (
     EXITS,
     RUN_NAMES,
     Artifacts,
@@ -38,24 +38,24 @@ from flows.cli.options import (
     usage_line,
     with_artifacts,
 )
-from flows.cli.plan import plan
-from flows.cli.qualify import EXITS as QUALIFY_EXITS
-from flows.cli.qualify import qualify
-from flows.cli.repair import EXITS as REPAIR_EXITS
-from flows.cli.repair import repair
-from flows.cli.repro import EXITS as REPRO_EXITS
-from flows.cli.repro import repro
-from flows.cli.tensors import EXITS as TENSORS_EXITS
-from flows.cli.tensors import tensors
-from flows.cli.toolchain import app as toolchain
-from flows.cli.ui import ui
-from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
-from flows.server.settings import configure_prefect
-from tasks.errors import EnvironmentUnusable, RequestError
-from tasks.report.formats.names import Format
+from qnnsweep.flows.cli.plan import plan
+from qnnsweep.flows.cli.qualify import EXITS as QUALIFY_EXITS
+from qnnsweep.flows.cli.qualify import qualify
+from qnnsweep.flows.cli.repair import EXITS as REPAIR_EXITS
+from qnnsweep.flows.cli.repair import repair
+from qnnsweep.flows.cli.repro import EXITS as REPRO_EXITS
+from qnnsweep.flows.cli.repro import repro
+from qnnsweep.flows.cli.tensors import EXITS as TENSORS_EXITS
+from qnnsweep.flows.cli.tensors import tensors
+from qnnsweep.flows.cli.toolchain import app as toolchain
+from qnnsweep.flows.cli.ui import ui
+from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
+from qnnsweep.flows.server.settings import configure_prefect
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.report.formats.names import Format
 
 if TYPE_CHECKING:
-    from flows.runs.results import SweepResult
+    from qnnsweep.flows.runs.results import SweepResult
 
 app = typer.Typer(
     help="Compile PyTorch models for Snapdragon NPUs, execute them and compare them operator by operator.\n" + EXITS,
@@ -113,8 +113,8 @@ def run(
     """Run a sweep: every combination of models, schemes and SoCs in the overrides. Repeat the command to continue."""
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
-        from conf.load import load
-        from conf.masking import refuse_secrets
+        from qnnsweep.conf.load import load
+        from qnnsweep.conf.masking import refuse_secrets
 
         overrides = with_artifacts(overrides, artifacts)
         plan = load(overrides, config_dirs=config_dir or [])
@@ -142,7 +142,7 @@ def devices(
 ) -> None:
     """Show the properties of every device and whether it can be used. Select devices with device= or farm=."""
     with exit_on_error(debug):
-        from flows.cli.devices import devices_table, survey
+        from qnnsweep.flows.cli.devices import devices_table, survey
 
         statuses = survey(with_artifacts(overrides, artifacts), config_dir or [])
         print_output({"devices": list(map(asdict, statuses))}, devices_table(statuses), as_json=json_)
@@ -156,7 +156,7 @@ def doctor(json_: Json = False, debug: Debug = False, artifacts: Artifacts = "ar
     Checks Python, torch, ExecuTorch, QNN and its backends, adb, memory, disk and the login of the Prefect server.
     """
     with exit_on_error(debug):
-        from flows.cli.doctor import checks, checks_table
+        from qnnsweep.flows.cli.doctor import checks, checks_table
 
         results = checks(store_at(artifacts))
         print_output({"checks": list(map(asdict, results))}, checks_table(results), as_json=json_)
@@ -183,7 +183,7 @@ def report(
 ) -> None:
     """Show the summary of a run and write its report.html again."""
     with exit_on_error(debug):
-        from flows.runs.results import export_tsv, formatted, rerender
+        from qnnsweep.flows.runs.results import export_tsv, formatted, rerender
 
         store = store_at(artifacts)
         if format_ is not None:
@@ -220,15 +220,15 @@ def serve(
     """
     folders = config_dir or []
     with exit_on_error(debug):
-        from conf.load import load
-        from conf.masking import refuse_secrets
+        from qnnsweep.conf.load import load
+        from qnnsweep.conf.masking import refuse_secrets
 
         overrides = with_artifacts(overrides, artifacts)
         plan = load(overrides, config_dirs=folders)
         refuse_secrets(overrides, plan.masked_names)
         configure_prefect()
-        from flows.cli import serve
-        from flows.resources import prepare
+        from qnnsweep.flows.cli import serve
+        from qnnsweep.flows.resources import prepare
 
         if pool is None:
             prepare(plan)
@@ -255,12 +255,12 @@ def recompare(
     For example: tolerance=none, or 'tolerance.operators={8a8w:{snr_db:30}}'.
     """
     with exit_on_error(debug):
-        from conf.recompare import check_changeable
+        from qnnsweep.conf.recompare import check_changeable
 
         check_changeable(overrides or [])
         configure_prefect()
-        from flows import recompare
-        from flows.resources import prepare
+        from qnnsweep.flows import recompare
+        from qnnsweep.flows.resources import prepare
 
         _, plan = recompare.planned(store_at(artifacts), run_, overrides or [])
         prepare(plan)
@@ -300,11 +300,11 @@ def command_line(words: list[str]) -> int:
 
 def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: str | None) -> "SweepResult":
     """Run the flow `spread`. This machine only waits for the workers, so it need not meet their requirements."""
-    from flows.cli import progress, serve
-    from flows.distribution.spread import spread
-    from flows.run import on_progress
-    from flows.runs.flow_state import returned
-    from flows.server import connect
+    from qnnsweep.flows.cli import progress, serve
+    from qnnsweep.flows.distribution.spread import spread
+    from qnnsweep.flows.run import on_progress
+    from qnnsweep.flows.runs.flow_state import returned
+    from qnnsweep.flows.server import connect
 
     if pool and dask:
         raise RequestError("--pool, --dask: the sweep runs either on a work pool or on Dask; set only one of them")
@@ -317,8 +317,8 @@ def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: st
 
 
 def _show(result: "SweepResult", *, as_json: bool) -> None:
-    from flows.runs.regressions import count, regressions_table
-    from tasks.report.terminal import summary_diagnoses, summary_table
+    from qnnsweep.flows.runs.regressions import count, regressions_table
+    from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_table
 
     facts, output = result.run, console()
     copy = f"\n  here {result.page}" if "://" in facts.report else ""

@@ -12,12 +12,12 @@ import typer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from flows.cli.completion import complete_override
-from flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, REQUEST_WRONG
-from tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, RequestError
+from qnnsweep.flows.cli.completion import complete_override
+from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, REQUEST_WRONG
+from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, RequestError
 
 if TYPE_CHECKING:
-    from tasks.storage.store import Store
+    from qnnsweep.tasks.storage.store import Store
 
 _WIDTH_OF_A_FILE = 160
 
@@ -57,15 +57,15 @@ def with_artifacts(overrides: list[str] | None, artifacts: str | None) -> list[s
     """Return the overrides of a sweep, with the override that means the same as the option `--artifacts`."""
     if artifacts is None:
         return list(overrides or [])
-    from conf.compose import quoted
+    from qnnsweep.conf.compose import quoted
 
     return [*(overrides or []), f"artifacts={quoted(artifacts)}"]
 
 
 def store_at(artifacts: str) -> "Store":
     """Return the store at `artifacts`. Raises RequestError."""
-    from conf.check import artifacts_problems
-    from tasks.storage.store import Store
+    from qnnsweep.conf.check import artifacts_problems
+    from qnnsweep.tasks.storage.store import Store
 
     for error in artifacts_problems(artifacts, key="--artifacts"):
         raise error

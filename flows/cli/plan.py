@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from flows.cli.options import (
+from qnnsweep.flows.cli.options import (
     ArtifactsOfSweep,
     ConfigDirs,
     Debug,
@@ -16,12 +16,12 @@ from flows.cli.options import (
     print_output,
     with_artifacts,
 )
-from flows.cli.plan_operators import operator_lines, operators_json
-from flows.cli.plan_table import forecast_line, plan_table
-from flows.exit_codes import NOT_ALL_PASSED, PASSED
+from qnnsweep.flows.cli.plan_operators import operator_lines, operators_json
+from qnnsweep.flows.cli.plan_table import forecast_line, plan_table
+from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 
 if TYPE_CHECKING:
-    from flows.cli.check_models import PlanCheck
+    from qnnsweep.flows.cli.check_models import PlanCheck
 
 
 def plan(
@@ -44,13 +44,13 @@ def plan(
     code of a model runs: overrides and operators are checked if a run has exported the model.
     """
     with exit_on_error(debug):
-        from conf.load import load
-        from conf.names import AXES
+        from qnnsweep.conf.load import load
+        from qnnsweep.conf.names import AXES
 
         planned = load(with_artifacts(overrides, artifacts), config_dirs=config_dir or [])
         expected = None
         if Path(planned.artifacts, "tables").is_dir():
-            from flows.forecast import forecast
+            from qnnsweep.flows.forecast import forecast
 
             expected = forecast(planned)
         cells: list[dict[str, Any]] = [
@@ -64,7 +64,7 @@ def plan(
         seconds = expected.seconds if expected else None
         lines: list[RenderableType] = [forecast_line(expected)] if expected else []
         if check or Path(planned.artifacts, "results").is_dir():
-            from flows.cli.check_models import check_plan, check_with_stored_exports
+            from qnnsweep.flows.cli.check_models import check_plan, check_with_stored_exports
 
             checked = check_plan(planned) if check else check_with_stored_exports(planned)
             if checked is not None:

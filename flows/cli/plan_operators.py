@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from flows.operator_forecast import OperatorForecast
-    from tasks.results.usability import CallForecast
+    from qnnsweep.flows.operator_forecast import OperatorForecast
+    from qnnsweep.tasks.results.usability import CallForecast
 
 Cells = Sequence[Mapping[str, Any]]
 _WORDS = {

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tasks.report.one_line_table import OneLineTable, Row
+from qnnsweep.tasks.report.one_line_table import OneLineTable, Row
 
 if TYPE_CHECKING:
-    from flows.forecast import Forecast
+    from qnnsweep.flows.forecast import Forecast
 
 
 def plan_table(cells: Sequence[Mapping[str, str | bool | None]], expected: "Forecast | None") -> OneLineTable:
     """Return a table with one line per cell. The column `compiled` is shown only if there are earlier runs."""
-    from conf.names import AXES
-    from conf.toolchains import DEFAULT_TOOLCHAIN
+    from qnnsweep.conf.names import AXES
+    from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 
     others = any(cell["toolchain"] != DEFAULT_TOOLCHAIN for cell in cells)
     axes = [axis for axis in AXES if axis != "toolchain" or others]
@@ -37,7 +37,7 @@ def _row(cell: Mapping[str, str | bool | None], axes: Sequence[str]) -> Row:
 
 
 def forecast_line(expected: "Forecast") -> Text:
-    from tasks.report.format import about
+    from qnnsweep.tasks.report.format import about
 
     if expected.seconds is None:
         time = f"no estimate of the time, because {expected.unknown} of the cells have no similar cell in these runs"

@@ -10,11 +10,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from conf.names import CELL_STAGES
-from conf.plan import PlannedCell
-from flows.cases import CASES
-from flows.graph import work_label
-from flows.runs.eta import EtaEstimate
+from qnnsweep.conf.names import CELL_STAGES
+from qnnsweep.conf.plan import PlannedCell
+from qnnsweep.flows.cases import CASES
+from qnnsweep.flows.graph import work_label
+from qnnsweep.flows.runs.eta import EtaEstimate
 
 _MARKS = {
     "waiting": ("·", "dim"),

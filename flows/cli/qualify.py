@@ -7,16 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from conf.toolchains import NAME_FORM, is_toolchain_name
-from flows.cli.completion import complete_toolchain
-from flows.cli.foreground import run_on_this_machine, sweep_here
-from flows.cli.options import ArtifactsOfSweep, ConfigDirs, Debug, Json, Overrides, exit_on_error, with_artifacts
-from flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
-from flows.server.settings import configure_prefect
-from tasks.errors import RequestError
+from qnnsweep.conf.toolchains import NAME_FORM, is_toolchain_name
+from qnnsweep.flows.cli.completion import complete_toolchain
+from qnnsweep.flows.cli.foreground import run_on_this_machine, sweep_here
+from qnnsweep.flows.cli.options import (
+    ArtifactsOfSweep,
+    ConfigDirs,
+    Debug,
+    Json,
+    Overrides,
+    exit_on_error,
+    with_artifacts,
+)
+from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
+from qnnsweep.flows.server.settings import configure_prefect
+from qnnsweep.tasks.errors import RequestError
 
 if TYPE_CHECKING:
-    from flows.runs.qualification import Qualification
+    from qnnsweep.flows.runs.qualification import Qualification
 
 EXITS = """
 Exit codes: 0 nothing got worse · 1 something got worse · 2 the request is wrong, nothing ran · 3 this machine lacks
@@ -50,12 +58,12 @@ def qualify(
     with exit_on_error(debug):
         words = _overrides(before, after, overrides or [])
         configure_prefect()
-        from conf.impossible import compiler_limit
-        from conf.load import load
-        from flows.runs.qualification import RULED_AXES
-        from flows.runs.qualification import qualify as compare_toolchains
-        from flows.runs.qualification_page import markdown_page, write_page
-        from tasks.storage.store import Store
+        from qnnsweep.conf.impossible import compiler_limit
+        from qnnsweep.conf.load import load
+        from qnnsweep.flows.runs.qualification import RULED_AXES
+        from qnnsweep.flows.runs.qualification import qualify as compare_toolchains
+        from qnnsweep.flows.runs.qualification_page import markdown_page, write_page
+        from qnnsweep.tasks.storage.store import Store
 
         words = with_artifacts(words, artifacts)
         plan = load(words, config_dirs=config_dir or [])

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.cli.foreground import run_on_this_machine
-from flows.cli.options import (
+from qnnsweep.flows.cli.foreground import run_on_this_machine
+from qnnsweep.flows.cli.options import (
     ArtifactsOfSweep,
     ConfigDirs,
     Debug,
@@ -22,13 +22,13 @@ from flows.cli.options import (
     exit_on_error,
     with_artifacts,
 )
-from flows.exit_codes import NOT_ALL_PASSED, PASSED
-from flows.server.settings import configure_prefect
+from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
+from qnnsweep.flows.server.settings import configure_prefect
 
 if TYPE_CHECKING:
-    from flows.repair import RepairResult
-    from tasks.records.repair_rows import CertificateRow
-    from tasks.results.repair_search import Step
+    from qnnsweep.flows.repair import RepairResult
+    from qnnsweep.tasks.records.repair_rows import CertificateRow
+    from qnnsweep.tasks.results.repair_search import Step
 
 EXITS = """
 Exit codes: 0 the target is reached · 1 it is not, the best scheme is written · 2 the request is wrong, nothing ran ·
@@ -49,13 +49,13 @@ def repair(
     """
     folders = [str(folder.absolute()) for folder in config_dir or ()]
     with exit_on_error(debug):
-        from conf.repair_plan import planned
+        from qnnsweep.conf.repair_plan import planned
 
         overrides = with_artifacts(overrides, artifacts)
         plan = planned(overrides, config_dir or [])
         configure_prefect()
-        from flows.repair import on_step
-        from flows.repair import repair as flow
+        from qnnsweep.flows.repair import on_step
+        from qnnsweep.flows.repair import repair as flow
 
         screen = Console(stderr=True)
         on_step.set(lambda step: screen.print(_line(step), soft_wrap=True))
@@ -68,7 +68,7 @@ def repair(
 
 def _line(step: "Step") -> Text:
     """Return what the terminal shows about a step that has ended."""
-    from tasks.results.repair import lowest_snr_db
+    from qnnsweep.tasks.results.repair import lowest_snr_db
 
     candidate, measured = step.candidate, [side for side in step.measurements if side is not None]
     lowest = lowest_snr_db(measured) if measured else None
@@ -100,8 +100,8 @@ def _show(result: "RepairResult") -> None:
 
 
 def _steps_table(steps: Sequence["Step"]) -> Table:
-    from tasks.report.format import kib, plain_table
-    from tasks.results.repair import lowest_snr_db
+    from qnnsweep.tasks.report.format import kib, plain_table
+    from qnnsweep.tasks.results.repair import lowest_snr_db
 
     right = ("step", "predicted dB", "measured dB", "lowest SNR dB", "pte KiB")
     table = plain_table("step", "change", "predicted dB", "measured dB", "lowest SNR dB", "pte KiB", "", right=right)
@@ -121,7 +121,7 @@ def _steps_table(steps: Sequence["Step"]) -> Table:
 
 
 def _certificate_table(rows: Sequence["CertificateRow"]) -> Table:
-    from tasks.report.format import kib, percent, plain_table
+    from qnnsweep.tasks.report.format import kib, percent, plain_table
 
     samples = rows[0].certificate_samples if rows else 0
     columns = ("lowest SNR dB", "mean SNR dB", "top-1 %", "accuracy %", "pte KiB", "DRAM KiB", "cycles")
@@ -150,7 +150,7 @@ def _number(number: float | None) -> str:
 
 
 def _summary(result: "RepairResult") -> dict[str, Any]:
-    from tasks.results.repair import lowest_snr_db
+    from qnnsweep.tasks.results.repair import lowest_snr_db
 
     search = result.search
     before, after = ([side for side in step.measurements if side] for step in (search.steps[0], search.accepted))

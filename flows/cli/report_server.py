@@ -13,8 +13,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from markupsafe import escape
 
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 
 ADDRESS = "127.0.0.1"
 _RUNS, _INDEX = "runs", "runs/index.html"

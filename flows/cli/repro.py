@@ -11,10 +11,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from conf.units import KIB
-from flows.cli.completion import complete_run
-from flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, exit_on_error, print_output, store_at
-from tasks.report.format import plain_table
+from qnnsweep.conf.units import KIB
+from qnnsweep.flows.cli.completion import complete_run
+from qnnsweep.flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, exit_on_error, print_output, store_at
+from qnnsweep.tasks.report.format import plain_table
 
 EXITS = (
     "Exit codes: 0 the folder is complete · 1 no small program shows the error · 2 the request is wrong, nothing ran · "
@@ -50,9 +50,9 @@ def repro(
     In the folder, `python repro.py` exits with 1; `python repro.py --twin`, the nearest change that is right, with 0.
     """
     with exit_on_error(debug):
-        from conf.load import load
-        from flows.cli.foreground import interruptible
-        from flows.repro import reproduce
+        from qnnsweep.conf.load import load
+        from qnnsweep.flows.cli.foreground import interruptible
+        from qnnsweep.flows.repro import reproduce
 
         for library in ("torch", "torchao", "torch.utils._pytree"):
             logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing

@@ -13,13 +13,13 @@ from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
-from conf.plan import Plan
-from conf.schema import ScheduleConfig
-from flows.distribution.spread import spread
-from flows.run import command
-from flows.server import connect
-from flows.sweep import sweep
-from tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.conf.plan import Plan
+from qnnsweep.conf.schema import ScheduleConfig
+from qnnsweep.flows.distribution.spread import spread
+from qnnsweep.flows.run import command
+from qnnsweep.flows.server import connect
+from qnnsweep.flows.sweep import sweep
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 
 
 def deployment(

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from flows.cli.completion import complete_run
-from flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, exit_on_error, print_output, store_at
-from tasks.errors import RequestError
-from tasks.report.format import plain_table
+from qnnsweep.flows.cli.completion import complete_run
+from qnnsweep.flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, exit_on_error, print_output, store_at
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.report.format import plain_table
 
 EXITS = "Exit codes: 0 written · 2 there is no such tensor."
 
@@ -33,8 +33,8 @@ def tensors(
     device's own inputs, `reference` what the host computes from the model's inputs, `quantized` the device's integers.
     """
     with exit_on_error(debug):
-        from flows.runs.names import find_cell, resolve
-        from tasks.records.cell_folder import folder_of
+        from qnnsweep.flows.runs.names import find_cell, resolve
+        from qnnsweep.tasks.records.cell_folder import folder_of
 
         store = store_at(artifacts)
         run_id = resolve(store, run_id)
@@ -43,8 +43,8 @@ def tensors(
             logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
         import numpy as np
 
-        from flows.runs.files import read_cell_evidence
-        from tasks.comparison.tensors import operator_tensors
+        from qnnsweep.flows.runs.files import read_cell_evidence
+        from qnnsweep.tasks.comparison.tensors import operator_tensors
 
         if (evidence := read_cell_evidence(run_id, folder, store)) is None:
             raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")

@@ -9,13 +9,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from conf.toolchains import DEFAULT_TOOLCHAIN, toolchains_folder
-from flows.cli.options import Debug, Json, console, exit_on_error, print_output
-from tasks.errors import EnvironmentUnusable
-from tasks.report.format import plain_table
+from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN, toolchains_folder
+from qnnsweep.flows.cli.options import Debug, Json, console, exit_on_error, print_output
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.report.format import plain_table
 
 if TYPE_CHECKING:
-    from tasks.toolchain.prepared.record import PreparedToolchain
+    from qnnsweep.tasks.toolchain.prepared.record import PreparedToolchain
 
 _HELP = "Prepare, list and remove other QNN releases and commits of ExecuTorch: see docs/toolchains.md."
 _EXITS = "Exit codes: 0 done · 2 nothing was changed, and one line says why."
@@ -42,9 +42,9 @@ def add(
     pip gets a release from the index that it is configured to use. About 250 MB are stored.
     """
     with exit_on_error(debug):
-        from flows.cli.foreground import interruptible
-        from tasks.toolchain.prepared.prepare import add as prepare
-        from tasks.toolchain.prepared.wanted import parsed_words
+        from qnnsweep.flows.cli.foreground import interruptible
+        from qnnsweep.tasks.toolchain.prepared.prepare import add as prepare
+        from qnnsweep.tasks.toolchain.prepared.wanted import parsed_words
 
         name, wanted = parsed_words(words)
         with interruptible(Console(stderr=True)):
@@ -63,7 +63,7 @@ def add(
 def list_(json_: Json = False, debug: Debug = False) -> None:
     """List the toolchains that can be selected with toolchain=NAME."""
     with exit_on_error(debug):
-        from tasks.toolchain.prepared.record import prepared_toolchains
+        from qnnsweep.tasks.toolchain.prepared.record import prepared_toolchains
 
         toolchains = [entry for entry in prepared_toolchains(os.environ) if not isinstance(entry, EnvironmentUnusable)]
         contents = {"folder": str(toolchains_folder(os.environ)), "toolchains": list(map(_summary, toolchains))}
@@ -76,7 +76,7 @@ def remove(
 ) -> None:
     """Remove a prepared toolchain. Results of its cells stay in the store."""
     with exit_on_error(debug):
-        from tasks.toolchain.prepared.prepare import remove as remove_toolchain
+        from qnnsweep.tasks.toolchain.prepared.prepare import remove as remove_toolchain
 
         remove_toolchain(name, os.environ)
 

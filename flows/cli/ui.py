@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from flows.cli.options import Artifacts, Debug, exit_on_error, store_at
-from tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.flows.cli.options import Artifacts, Debug, exit_on_error, store_at
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 
 PORT = 4280
 
@@ -31,7 +31,7 @@ def ui(
             raise RequestError(
                 "there is no such folder; name the artifacts folder of a run", key="--artifacts", value=artifacts
             )
-        from flows.cli.report_server import ReportServer
+        from qnnsweep.flows.cli.report_server import ReportServer
 
         try:
             server = ReportServer(store, port)

@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect.task_runners import TaskRunner
 
-from tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.errors import EnvironmentUnusable
 
 
 @contextmanager

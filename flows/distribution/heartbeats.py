@@ -12,7 +12,7 @@ from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.events.schemas.events import ResourceSpecification
 
-from flows.distribution.shard import shard
+from qnnsweep.flows.distribution.shard import shard
 
 NAME = "qnnsweep: a silent shard has crashed"
 _STARTED = {"prefect.flow-run.Pending", "prefect.flow-run.Running"}

@@ -2,21 +2,21 @@
 
 from pathlib import Path
 
-from conf.load import SHARED_BY, load
-from conf.plan import Plan
-from flows.resources import prepare
-from flows.run import CellResults, RunStart, command, run_cells
-from flows.runs import results
-from flows.runs.files import link_files
-from flows.runs.retention import manifest
-from flows.server import leases
-from flows.server.decorator import run_flow
-from tasks.errors import RequestError
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
-from tasks.storage import lock
-from tasks.storage.manifest import write_manifest
-from tasks.storage.store import Store
+from qnnsweep.conf.load import SHARED_BY, load
+from qnnsweep.conf.plan import Plan
+from qnnsweep.flows.resources import prepare
+from qnnsweep.flows.run import CellResults, RunStart, command, run_cells
+from qnnsweep.flows.runs import results
+from qnnsweep.flows.runs.files import link_files
+from qnnsweep.flows.runs.retention import manifest
+from qnnsweep.flows.server import leases
+from qnnsweep.flows.server.decorator import run_flow
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.storage import lock
+from qnnsweep.tasks.storage.manifest import write_manifest
+from qnnsweep.tasks.storage.store import Store
 
 
 def _split_overrides(overrides: list[str]) -> list[str]:

@@ -20,23 +20,23 @@ from prefect.exceptions import ObjectNotFound
 from prefect.futures import as_completed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from conf import plan as plans
-from conf.load import SHARED_BY, load, shards
-from conf.plan import Plan
-from flows.distribution import heartbeats
-from flows.distribution.dask import dask_task_runner
-from flows.distribution.shard import not_started, shard, shard_store, shards_folder
-from flows.graph import await_result
-from flows.run import RunStart, command, on_progress
-from flows.runs import flow_state, notifications, results
-from flows.runs.artifacts import create_artifacts
-from flows.runs.retention import apply_retention
-from flows.server.decorator import run_flow
-from tasks.errors import EnvironmentUnusable, RequestError
-from tasks.results.rows import rows
-from tasks.storage import lock
-from tasks.storage.manifest import join_manifests, read_manifest, write_manifest
-from tasks.storage.store import Store
+from qnnsweep.conf import plan as plans
+from qnnsweep.conf.load import SHARED_BY, load, shards
+from qnnsweep.conf.plan import Plan
+from qnnsweep.flows.distribution import heartbeats
+from qnnsweep.flows.distribution.dask import dask_task_runner
+from qnnsweep.flows.distribution.shard import not_started, shard, shard_store, shards_folder
+from qnnsweep.flows.graph import await_result
+from qnnsweep.flows.run import RunStart, command, on_progress
+from qnnsweep.flows.runs import flow_state, notifications, results
+from qnnsweep.flows.runs.artifacts import create_artifacts
+from qnnsweep.flows.runs.retention import apply_retention
+from qnnsweep.flows.server.decorator import run_flow
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.storage import lock
+from qnnsweep.tasks.storage.manifest import join_manifests, read_manifest, write_manifest
+from qnnsweep.tasks.storage.store import Store
 
 POOL = "qnnsweep"
 _POLL_S, _POLLS_PER_SECOND = 5.0, 20

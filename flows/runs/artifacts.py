@@ -9,12 +9,12 @@ from uuid import UUID
 
 from prefect import artifacts
 
-from conf.plan import PlannedCell
-from flows.runs.eta import EtaEstimate
-from flows.runs.regressions import regressions_markdown
-from flows.runs.results import SweepResult, report_name, run_folder
-from tasks.report.page import counts_in_words, summary_markdown, summary_rows
-from tasks.storage.store import Store
+from qnnsweep.conf.plan import PlannedCell
+from qnnsweep.flows.runs.eta import EtaEstimate
+from qnnsweep.flows.runs.regressions import regressions_markdown
+from qnnsweep.flows.runs.results import SweepResult, report_name, run_folder
+from qnnsweep.tasks.report.page import counts_in_words, summary_markdown, summary_rows
+from qnnsweep.tasks.storage.store import Store
 
 UPDATE_EVERY_S = 1.0
 

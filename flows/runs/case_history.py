@@ -3,13 +3,13 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from flows.runs.history import CELLS, TARGET, changes, target
-from tasks.numerics.trend import BAD
-from tasks.records.tables import CELL_COLUMNS, Row
-from tasks.records.vocabulary import CASE_STATES
-from tasks.storage import tables
-from tasks.storage.query import select
-from tasks.storage.store import Store
+from qnnsweep.flows.runs.history import CELLS, TARGET, changes, target
+from qnnsweep.tasks.numerics.trend import BAD
+from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
+from qnnsweep.tasks.records.vocabulary import CASE_STATES
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
 
 SERIES = "state"
 """The name and the unit of the series. The number of a state is its position in `CASE_STATES`, the best is 0."""

@@ -8,10 +8,10 @@ from typing import Literal
 
 from rich.text import Text
 
-from conf.errors import printable
-from conf.names import AXES
-from conf.schema import TrendConfig
-from flows.runs.history import (
+from qnnsweep.conf.errors import printable
+from qnnsweep.conf.names import AXES
+from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.flows.runs.history import (
     OPERATORS,
     STEPS,
     Gaps,
@@ -26,16 +26,16 @@ from flows.runs.history import (
     value,
     worst_gaps,
 )
-from flows.runs.names import resolve
-from flows.runs.regressions import with_unit
-from tasks.numerics.series import SERIES, Series
-from tasks.records.vocabulary import COMPARED
-from tasks.report import one_line_table
-from tasks.report.formats.cells import other_toolchain
-from tasks.report.one_line_table import OneLineTable
-from tasks.storage import tables
-from tasks.storage.query import select
-from tasks.storage.store import Store
+from qnnsweep.flows.runs.names import resolve
+from qnnsweep.flows.runs.regressions import with_unit
+from qnnsweep.tasks.numerics.series import SERIES, Series
+from qnnsweep.tasks.records.vocabulary import COMPARED
+from qnnsweep.tasks.report import one_line_table
+from qnnsweep.tasks.report.formats.cells import other_toolchain
+from qnnsweep.tasks.report.one_line_table import OneLineTable
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
 
 _LOG = logging.getLogger(__name__)
 CELL = (*AXES, "farm")

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.runs.diff import CellDifference, Change, Difference, cell_name, what_changed
-from flows.runs.regressions import with_unit
-from flows.runs.results import run_folder
-from tasks.errors import EnvironmentUnusable
-from tasks.report.differences import CellDifferences, Line, render_differences
-from tasks.storage.store import Store
+from qnnsweep.flows.runs.diff import CellDifference, Change, Difference, cell_name, what_changed
+from qnnsweep.flows.runs.regressions import with_unit
+from qnnsweep.flows.runs.results import run_folder
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.report.differences import CellDifferences, Line, render_differences
+from qnnsweep.tasks.storage.store import Store
 
 _ORDER = ("regressed", "improved", "changed", "steady", "undefined")
 

@@ -5,10 +5,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from conf.names import CELL_STAGES, WORKER_STAGES
-from conf.plan import PlannedCell
-from flows.graph import work_label
-from tasks.report.format import about
+from qnnsweep.conf.names import CELL_STAGES, WORKER_STAGES
+from qnnsweep.conf.plan import PlannedCell
+from qnnsweep.flows.graph import work_label
+from qnnsweep.tasks.report.format import about
 
 _FINAL_STATES = ("done", "reused", "failed")
 _BASIS = 3

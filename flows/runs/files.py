@@ -11,19 +11,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from conf.schema import Request
-from flows.log import warn
-from flows.runs.results import run_folder
-from tasks.errors import EvidenceError
-from tasks.records import Blob, Capture, LoweredProgram
-from tasks.records.cell_folder import cell_folder
-from tasks.records.methods import in_method, methods_of, named_operator
-from tasks.report.model_explorer import edge_graph, exported_node_data, node_data
-from tasks.report.perfetto import trace
-from tasks.results.outcome import CellResult
-from tasks.stage import RECORDS
-from tasks.storage.codec import decode, encode, is_encoding_of
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.log import warn
+from qnnsweep.flows.runs.results import run_folder
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob, Capture, LoweredProgram
+from qnnsweep.tasks.records.cell_folder import cell_folder
+from qnnsweep.tasks.records.methods import in_method, methods_of, named_operator
+from qnnsweep.tasks.report.model_explorer import edge_graph, exported_node_data, node_data
+from qnnsweep.tasks.report.perfetto import trace
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.stage import RECORDS
+from qnnsweep.tasks.storage.codec import decode, encode, is_encoding_of
+from qnnsweep.tasks.storage.store import Store
 
 LOWERED, CAPTURE = "lowered.parquet", "capture.parquet"
 TRACE = "perfetto_trace.json"

@@ -8,10 +8,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
 from prefect.runtime import flow_run
 
-from conf.plan import Plan
-from flows.runs.regressions import count
-from flows.runs.results import SweepResult
-from tasks.report.format import OUTCOMES, words
+from qnnsweep.conf.plan import Plan
+from qnnsweep.flows.runs.regressions import count
+from qnnsweep.flows.runs.results import SweepResult
+from qnnsweep.tasks.report.format import OUTCOMES, words
 
 R = TypeVar("R")
 _MOST_TAGS = 12
@@ -25,7 +25,7 @@ def tag_request(plan: Plan) -> None:
 
 
 def end_state(result: SweepResult, fail_on: Sequence[str]) -> SweepResult:
-    """Tag the flow run with the outcomes of its cells, and return its last state. See `conf.schema.PrefectConfig`.
+    """Tag the flow run with the outcomes of its cells, and return its last state; see `conf.schema.PrefectConfig`.
 
     The state contains `result`, and has its type here, because a flow whose function returns a state returns the result
     of this state.

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Literal
 
-from conf.names import AXES
-from conf.schema import TrendConfig
-from flows.log import warn
-from tasks.numerics.change import discovered
-from tasks.numerics.series import OPERATOR_SERIES, SERIES, STEP_SERIES, VALUE_SERIES, Series
-from tasks.numerics.trend import BAD, Assessment, Night, assess, history_nights, probability
-from tasks.records.tables import CELL_COLUMNS, VERSION_COLUMNS
-from tasks.results.step_sentences import step_in_words
-from tasks.storage import tables
-from tasks.storage.query import select
-from tasks.storage.store import Store
+from qnnsweep.conf.names import AXES
+from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.flows.log import warn
+from qnnsweep.tasks.numerics.change import discovered
+from qnnsweep.tasks.numerics.series import OPERATOR_SERIES, SERIES, STEP_SERIES, VALUE_SERIES, Series
+from qnnsweep.tasks.numerics.trend import BAD, Assessment, Night, assess, history_nights, probability
+from qnnsweep.tasks.records.tables import CELL_COLUMNS, VERSION_COLUMNS
+from qnnsweep.tasks.results.step_sentences import step_in_words
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
 
 Row = Mapping[str, Any]
 Key = tuple[str | None, ...]

@@ -1,10 +1,10 @@
 """The names of runs and cells that commands accept. A run: an id, its beginning, `latest` or `previous`."""
 
-from tasks.errors import RequestError
-from tasks.records.cell_folder import folder_of
-from tasks.records.tables import Row
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.records.cell_folder import folder_of
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 
 
 def resolve(store: Store, name: str | None) -> str:

@@ -7,11 +7,11 @@ from prefect.blocks.abstract import NotificationBlock
 from prefect.blocks.core import Block
 from prefect.logging import get_logger
 
-from flows.runs.regressions import count, regressions_markdown
-from flows.runs.results import SweepResult, report_name
-from tasks.errors import RequestError
-from tasks.report.format import plural
-from tasks.storage.store import Store
+from qnnsweep.flows.runs.regressions import count, regressions_markdown
+from qnnsweep.flows.runs.results import SweepResult, report_name
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.report.format import plural
+from qnnsweep.tasks.storage.store import Store
 
 
 def load_notifiers(names: Sequence[str]) -> list[NotificationBlock]:

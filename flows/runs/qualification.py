@@ -3,14 +3,23 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from conf.names import AXES
-from flows.runs.diff import CELL, CellDifference, Change, Difference, Side, differences, number_change, pairs_of
-from flows.runs.history import Row, names
-from tasks.numerics.series import Series
-from tasks.records import Toolchain
-from tasks.report.format import note
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.conf.names import AXES
+from qnnsweep.flows.runs.diff import (
+    CELL,
+    CellDifference,
+    Change,
+    Difference,
+    Side,
+    differences,
+    number_change,
+    pairs_of,
+)
+from qnnsweep.flows.runs.history import Row, names
+from qnnsweep.tasks.numerics.series import Series
+from qnnsweep.tasks.records import Toolchain
+from qnnsweep.tasks.report.format import note
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 
 _BYTES = Series(unit="bytes", better=-1, relative=True)
 _BYTE_COUNTS = ("fill_bytes", "read_total_bytes", "write_total_bytes")

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from flows.runs.diff import CellDifference, Change, cell_name
-from flows.runs.qualification import Qualification, ToolchainFacts
-from flows.runs.regressions import with_unit
-from flows.runs.results import run_folder
-from tasks.report.format import NULL, duration, markdown, markdown_table, plural
-from tasks.storage.store import Store
+from qnnsweep.flows.runs.diff import CellDifference, Change, cell_name
+from qnnsweep.flows.runs.qualification import Qualification, ToolchainFacts
+from qnnsweep.flows.runs.regressions import with_unit
+from qnnsweep.flows.runs.results import run_folder
+from qnnsweep.tasks.report.format import NULL, duration, markdown, markdown_table, plural
+from qnnsweep.tasks.storage.store import Store
 
 _MOST_LINES = 40
 """The longest list. GitHub accepts 65,536 characters in a comment."""

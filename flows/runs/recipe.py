@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flows.runs.results import run_folder
-from tasks.records import RunFacts
-from tasks.records.tables import Row
-from tasks.report.repair import render_repair
-from tasks.results.quant_recipe import quant_recipe
-from tasks.results.recipe import scheme_yaml
-from tasks.results.repair_search import Search
-from tasks.storage.store import Store
+from qnnsweep.flows.runs.results import run_folder
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.report.repair import render_repair
+from qnnsweep.tasks.results.quant_recipe import quant_recipe
+from qnnsweep.tasks.results.recipe import scheme_yaml
+from qnnsweep.tasks.results.repair_search import Search
+from qnnsweep.tasks.storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

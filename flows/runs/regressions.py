@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from flows.runs import case_history
-from tasks.numerics.trend import BAD
-from tasks.records.tables import Row
-from tasks.records.vocabulary import CASE_STATES
-from tasks.report.format import markdown_table, plain_table, plural, printable
-from tasks.report.formats.cells import other_toolchain
+from qnnsweep.flows.runs import case_history
+from qnnsweep.tasks.numerics.trend import BAD
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.records.vocabulary import CASE_STATES
+from qnnsweep.tasks.report.format import markdown_table, plain_table, plural, printable
+from qnnsweep.tasks.report.formats.cells import other_toolchain
 
 _COLUMNS = ("cell", "worse", "is", "was", "since", "changed then")
 

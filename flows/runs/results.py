@@ -10,21 +10,21 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from conf.schema import TrendConfig
-from flows.runs.case_history import case_trends
-from flows.runs.history import trends
-from flows.runs.names import resolve
-from tasks.errors import EvidenceError, RequestError
-from tasks.records import RunFacts, Toolchain
-from tasks.records.tables import Row
-from tasks.report.atlas import atlas_markdown, render_atlas
-from tasks.report.formats.formats import FORMATS
-from tasks.report.formats.names import Format
-from tasks.report.page import log_characters, render
-from tasks.report.run_index import MOST_RUNS, render_index
-from tasks.storage import tables
-from tasks.storage.query import select
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.flows.runs.case_history import case_trends
+from qnnsweep.flows.runs.history import trends
+from qnnsweep.flows.runs.names import resolve
+from qnnsweep.tasks.errors import EvidenceError, RequestError
+from qnnsweep.tasks.records import RunFacts, Toolchain
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.report.atlas import atlas_markdown, render_atlas
+from qnnsweep.tasks.report.formats.formats import FORMATS
+from qnnsweep.tasks.report.formats.names import Format
+from qnnsweep.tasks.report.page import log_characters, render
+from qnnsweep.tasks.report.run_index import MOST_RUNS, render_index
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
 
 _BYTES_PER_CHARACTER = 4  # the most that a character of UTF-8 has
 

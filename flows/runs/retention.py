@@ -4,15 +4,15 @@ from collections.abc import Iterable, Mapping
 
 from prefect.logging import get_run_logger
 
-from conf.schema import RetentionConfig
-from conf.units import GIB
-from flows.runs.results import write_index
-from tasks.errors import EnvironmentUnusable
-from tasks.results.outcome import CellResult
-from tasks.storage import lock
-from tasks.storage.manifest import RunManifest, referenced_blobs
-from tasks.storage.retention import Selection, apply, plan_prune
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import RetentionConfig
+from qnnsweep.conf.units import GIB
+from qnnsweep.flows.runs.results import write_index
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.storage import lock
+from qnnsweep.tasks.storage.manifest import RunManifest, referenced_blobs
+from qnnsweep.tasks.storage.retention import Selection, apply, plan_prune
+from qnnsweep.tasks.storage.store import Store
 
 _DAY_S = 86_400.0
 

@@ -21,9 +21,9 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from flows.server import temporary
-from flows.server.temporary import TemporaryServer
-from tasks.errors import EnvironmentUnusable
+from qnnsweep.flows.server import temporary
+from qnnsweep.flows.server.temporary import TemporaryServer
+from qnnsweep.tasks.errors import EnvironmentUnusable
 
 ACCEPT_OPEN_SERVER = "QNNSWEEP_ACCEPT_OPEN_SERVER"
 """The environment variable with which a user accepts a server without a login, if its value is 1."""

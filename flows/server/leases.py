@@ -2,7 +2,7 @@
 
 A lease is a slot of one of Prefect's global concurrency limits. Its holder renews it; if the holder dies, the lease
 expires. A process may have a temporary server of its own. All these servers share Prefect's database and, because of
-`flows.server.settings`, also the folder of the leases.
+`qnnsweep.flows.server.settings`, also the folder of the leases.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from prefect.exceptions import ObjectAlreadyExists
 # prefect.concurrency.sync does not export the exception that it raises.
 from prefect.concurrency._asyncio import ConcurrencySlotAcquisitionError  # isort: skip
 
-from tasks.devices.farm import DeviceBusy
-from tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.devices.farm import DeviceBusy
+from qnnsweep.tasks.errors import EnvironmentUnusable
 
 
 def _is_of_no_acquisition(record: logging.LogRecord) -> bool:

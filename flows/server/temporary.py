@@ -24,9 +24,9 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flows.exit_codes import ENVIRONMENT_UNUSABLE
-from tasks.environment import changed_environment
-from tasks.errors import EnvironmentUnusable
+from qnnsweep.flows.exit_codes import ENVIRONMENT_UNUSABLE
+from qnnsweep.tasks.environment import changed_environment
+from qnnsweep.tasks.errors import EnvironmentUnusable
 
 STARTUP_S = 120.0
 """The longest start of the server. It takes up to half a minute on a small machine."""
@@ -52,7 +52,7 @@ class TemporaryServer:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             self._url = f"http://127.0.0.1:{listening.getsockname()[1]}/api"
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "flows.server.temporary", str(listening.fileno())],
+                [sys.executable, "-P", "-m", "qnnsweep.flows.server.temporary", str(listening.fileno())],
                 env={**os.environ, **_SERVER_ENVIRONMENT, _SERVER_LOGIN: f"{_USER}:{self._password}"},
                 stdin=subprocess.PIPE,
                 pass_fds=[listening.fileno()],

@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
-from conf.models import ModelConfig
-from conf.schema import MeasureConfig, SocConfig
-from tasks.atlas.collection import model_of
-from tasks.atlas.forked import Failed, in_fork
-from tasks.atlas.states import described, of_comparison, of_error, of_failed_run, of_wrong_output
-from tasks.bundle import bundle
-from tasks.comparison.capture import compare_capture
-from tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, OUTPUT_FOLDER, output_file, runner_arguments
-from tasks.devices.triage import missing_operators
-from tasks.records import (
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.conf.schema import MeasureConfig, SocConfig
+from qnnsweep.tasks.atlas.collection import model_of
+from qnnsweep.tasks.atlas.forked import Failed, in_fork
+from qnnsweep.tasks.atlas.states import described, of_comparison, of_error, of_failed_run, of_wrong_output
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.comparison.capture import compare_capture
+from qnnsweep.tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, OUTPUT_FOLDER, output_file, runner_arguments
+from qnnsweep.tasks.devices.triage import missing_operators
+from qnnsweep.tasks.records import (
     Blob,
     Capture,
     CaseOutcome,
@@ -38,13 +38,13 @@ from tasks.records import (
     TensorSpec,
     Toolchain,
 )
-from tasks.records.keys import tensor_key
-from tasks.records.options import ComparisonOptions, LoweringOptions
-from tasks.storage.store import Store
-from tasks.toolchain import entrypoints, runner
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.readback.audit import audit
-from tasks.toolchain.workers.output import output_length, output_since
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.records.options import ComparisonOptions, LoweringOptions
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import entrypoints, runner
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.readback.audit import audit
+from qnnsweep.tasks.toolchain.workers.output import output_length, output_since
 
 _CALLS = Path("calls.json")
 """The calls of the case, in the scratch folder, from where they can be read even if the compiler aborts."""

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from conf.models import OWN_CALLS, SAMPLES_OF_CALLS, DataConfig, InputConfig, ModelConfig, Split
-from tasks.errors import QnnsweepError, RequestError
-from tasks.records import OperatorCase, OperatorCases, TensorSpec
+from qnnsweep.conf.models import OWN_CALLS, SAMPLES_OF_CALLS, DataConfig, InputConfig, ModelConfig, Split
+from qnnsweep.tasks.errors import QnnsweepError, RequestError
+from qnnsweep.tasks.records import OperatorCase, OperatorCases, TensorSpec
 
 _MODEL_CALLS = OWN_CALLS.partition(":")[0]
 
 
 def collected(collection: ModelConfig) -> OperatorCases:
     """Return the cases of a collection. Raises RequestError if the source fails or yields something else."""
-    from tasks.toolchain.export import imported
+    from qnnsweep.tasks.toolchain.export import imported
 
     assert collection.cases is not None, "checked by the command"
     key = f"model.cases={collection.cases}"

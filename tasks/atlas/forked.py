@@ -9,8 +9,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar
 
-from tasks.toolchain.workers.messages import Raised, Receiver, Returned, send
-from tasks.toolchain.workers.output import flush_native_output
+from qnnsweep.tasks.toolchain.workers.messages import Raised, Receiver, Returned, send
+from qnnsweep.tasks.toolchain.workers.output import flush_native_output
 
 _MOST_LINES, _MOST_CHARACTERS = 4, 600
 """How much of an error's message is kept. The log has all of it."""

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tasks.records import CaseOutcome, Comparison, LoweredProgram, OperatorCase, OperatorComparison
-from tasks.records.program import ProgramCheck
-from tasks.records.vocabulary import CaseState, Verdict
-from tasks.results.outcome import finals, on_device, problem
-from tasks.toolchain.readback.audit import differences
+from qnnsweep.tasks.records import CaseOutcome, Comparison, LoweredProgram, OperatorCase, OperatorComparison
+from qnnsweep.tasks.records.program import ProgramCheck
+from qnnsweep.tasks.records.vocabulary import CaseState, Verdict
+from qnnsweep.tasks.results.outcome import finals, on_device, problem
+from qnnsweep.tasks.toolchain.readback.audit import differences
 
 _NO_OPERATORS = ("alloc", "getitem", "quantized_decomposed")
 """The beginnings of the names of nodes that no case is about: memory, the parts of a tuple, and the conversions of the

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from tasks.records import BiasUse, LoweredProgram, Operator
-from tasks.storage.store import Store
+from qnnsweep.tasks.records import BiasUse, LoweredProgram, Operator
+from qnnsweep.tasks.storage.store import Store
 
 Floats = NDArray[np.float64]
 _STEPS_OF_ACTIVATIONS = 2**16 - 1

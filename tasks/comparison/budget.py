@@ -5,17 +5,17 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from tasks.comparison.evidence import SampleInputs
-from tasks.numerics.budget import Effect, OutputBudget
-from tasks.numerics.element_use import Array, Kernels, Value
-from tasks.numerics.grid import grid_errors
-from tasks.numerics.path import Errors, RunAt, errors_at
-from tasks.numerics.replay import Replayed
-from tasks.records import ErrorShare, LoweredProgram
-from tasks.records.methods import results_of
-from tasks.records.vocabulary import CAUSES, Cause
-from tasks.toolchain.reference.processes import in_processes
-from tasks.toolchain.reference.threads import in_threads
+from qnnsweep.tasks.comparison.evidence import SampleInputs
+from qnnsweep.tasks.numerics.budget import Effect, OutputBudget
+from qnnsweep.tasks.numerics.element_use import Array, Kernels, Value
+from qnnsweep.tasks.numerics.grid import grid_errors
+from qnnsweep.tasks.numerics.path import Errors, RunAt, errors_at
+from qnnsweep.tasks.numerics.replay import Replayed
+from qnnsweep.tasks.records import ErrorShare, LoweredProgram
+from qnnsweep.tasks.records.methods import results_of
+from qnnsweep.tasks.records.vocabulary import CAUSES, Cause
+from qnnsweep.tasks.toolchain.reference.processes import in_processes
+from qnnsweep.tasks.toolchain.reference.threads import in_threads
 
 
 class ErrorBudget:

@@ -7,17 +7,17 @@ from itertools import chain
 
 from safetensors.numpy import load
 
-from tasks.comparison.biases import bias_uses
-from tasks.comparison.evidence import Evidence
-from tasks.comparison.metrics import compute_metrics
-from tasks.comparison.operators import OperatorComparer
-from tasks.comparison.outputs import FinalOutputs
-from tasks.comparison.profile import profiled_events
-from tasks.comparison.steps import DeviceSteps
-from tasks.numerics.io_check import check_io
-from tasks.records import Capture, Comparison, LoweredProgram
-from tasks.records.options import ComparisonOptions
-from tasks.storage.store import Store
+from qnnsweep.tasks.comparison.biases import bias_uses
+from qnnsweep.tasks.comparison.evidence import Evidence
+from qnnsweep.tasks.comparison.metrics import compute_metrics
+from qnnsweep.tasks.comparison.operators import OperatorComparer
+from qnnsweep.tasks.comparison.outputs import FinalOutputs
+from qnnsweep.tasks.comparison.profile import profiled_events
+from qnnsweep.tasks.comparison.steps import DeviceSteps
+from qnnsweep.tasks.numerics.io_check import check_io
+from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.storage.store import Store
 
 
 def compare_capture(

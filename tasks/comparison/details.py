@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tasks.numerics.dequantize import step_sizes
-from tasks.numerics.element_use import CapturedValue
-from tasks.numerics.error_distribution import error_distribution
-from tasks.numerics.replay import Replayed
-from tasks.records import ErrorDetail, ErrorShare, OperatorComparison, Quantization
-from tasks.records.vocabulary import Verdict
-from tasks.toolchain.reference.threads import in_threads
+from qnnsweep.tasks.numerics.dequantize import step_sizes
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.error_distribution import error_distribution
+from qnnsweep.tasks.numerics.replay import Replayed
+from qnnsweep.tasks.records import ErrorDetail, ErrorShare, OperatorComparison, Quantization
+from qnnsweep.tasks.records.vocabulary import Verdict
+from qnnsweep.tasks.toolchain.reference.threads import in_threads
 
 MOST_DETAILS = 40
 """The largest number of operators per cell whose errors are described in detail."""

@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load
 
-from tasks.errors import EvidenceError
-from tasks.numerics.align import AlignedOperator, Match, align
-from tasks.numerics.dequantize import fake_quantize, quantize, undo_layout
-from tasks.numerics.element_use import CapturedValue, Kernels
-from tasks.numerics.timing import EXECUTION
-from tasks.records import Capture, LoweredProgram, Operator, OtherReference, Quantization, RequantizedTensor
-from tasks.records.keys import tensor_key
-from tasks.storage.store import Store
-from tasks.toolchain.entrypoints import reference_kernels
-from tasks.toolchain.readback.etdump import ETDump, read_etdump, tensor
-from tasks.toolchain.reference.threads import in_threads
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.align import AlignedOperator, Match, align
+from qnnsweep.tasks.numerics.dequantize import fake_quantize, quantize, undo_layout
+from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels
+from qnnsweep.tasks.numerics.timing import EXECUTION
+from qnnsweep.tasks.records import Capture, LoweredProgram, Operator, OtherReference, Quantization, RequantizedTensor
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.entrypoints import reference_kernels
+from qnnsweep.tasks.toolchain.readback.etdump import ETDump, read_etdump, tensor
+from qnnsweep.tasks.toolchain.reference.threads import in_threads
 
 Array = NDArray[Any]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TypeVar
 
-from tasks.comparison.capture import compare_capture
-from tasks.comparison.steps import compare_steps
-from tasks.numerics.noise import worst_difference
-from tasks.records import (
+from qnnsweep.tasks.comparison.capture import compare_capture
+from qnnsweep.tasks.comparison.steps import compare_steps
+from qnnsweep.tasks.numerics.noise import worst_difference
+from qnnsweep.tasks.records import (
     BiasUse,
     Capture,
     Comparison,
@@ -24,9 +24,9 @@ from tasks.records import (
     OutputComparison,
     ProfiledEvent,
 )
-from tasks.records.methods import in_method, methods_of, named_operator
-from tasks.records.options import ComparisonOptions
-from tasks.storage.store import Store
+from qnnsweep.tasks.records.methods import in_method, methods_of, named_operator
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.storage.store import Store
 
 T = TypeVar("T")
 

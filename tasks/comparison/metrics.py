@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from tasks.numerics.metrics import METRICS, metric_values
-from tasks.records import MetricValue, Operator, Quantization
-from tasks.records.keys import tensor_key
-from tasks.records.vocabulary import Reference, Rung
-from tasks.toolchain import entrypoints
+from qnnsweep.tasks.numerics.metrics import METRICS, metric_values
+from qnnsweep.tasks.records import MetricValue, Operator, Quantization
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.records.vocabulary import Reference, Rung
+from qnnsweep.tasks.toolchain import entrypoints
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

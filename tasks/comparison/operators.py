@@ -13,28 +13,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conf.tolerances import OperatorTolerance
-from tasks.comparison.budget import ErrorBudget
-from tasks.comparison.details import error_details
-from tasks.comparison.evidence import Evidence, LoggedOperator, SampleInputs
-from tasks.comparison.metrics import Pair, metric_template
-from tasks.comparison.parts import error_parts
-from tasks.comparison.requantized import compare_requantized
-from tasks.comparison.weights import weight_errors
-from tasks.numerics.align import AlignedOperator
-from tasks.numerics.element_use import Kernels, Value
-from tasks.numerics.introduced import Introduced
-from tasks.numerics.metrics import snr_db
-from tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
-from tasks.numerics.replay import Replayed, replay, unlogged_weight_errors
-from tasks.numerics.verdict import has_own_error, limits, verdict
-from tasks.records import ErrorDetail, ErrorShare, Gap, LoweredProgram, Operator, OperatorComparison, OtherReference
-from tasks.records.keys import tensor_key
-from tasks.records.options import ComparisonOptions
-from tasks.records.vocabulary import COMPARED
-from tasks.storage.store import Store
-from tasks.toolchain.reference.processes import in_processes
-from tasks.toolchain.reference.threads import in_threads
+from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.tasks.comparison.budget import ErrorBudget
+from qnnsweep.tasks.comparison.details import error_details
+from qnnsweep.tasks.comparison.evidence import Evidence, LoggedOperator, SampleInputs
+from qnnsweep.tasks.comparison.metrics import Pair, metric_template
+from qnnsweep.tasks.comparison.parts import error_parts
+from qnnsweep.tasks.comparison.requantized import compare_requantized
+from qnnsweep.tasks.comparison.weights import weight_errors
+from qnnsweep.tasks.numerics.align import AlignedOperator
+from qnnsweep.tasks.numerics.element_use import Kernels, Value
+from qnnsweep.tasks.numerics.introduced import Introduced
+from qnnsweep.tasks.numerics.metrics import snr_db
+from qnnsweep.tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
+from qnnsweep.tasks.numerics.replay import Replayed, replay, unlogged_weight_errors
+from qnnsweep.tasks.numerics.verdict import has_own_error, limits, verdict
+from qnnsweep.tasks.records import (
+    ErrorDetail,
+    ErrorShare,
+    Gap,
+    LoweredProgram,
+    Operator,
+    OperatorComparison,
+    OtherReference,
+)
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.records.vocabulary import COMPARED
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.reference.processes import in_processes
+from qnnsweep.tasks.toolchain.reference.threads import in_threads
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]

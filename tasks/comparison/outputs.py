@@ -8,14 +8,14 @@ from typing import Any
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from tasks.comparison.metrics import Pair, metric_template
-from tasks.numerics.metrics import top1
-from tasks.numerics.noise import lowest_snr
-from tasks.numerics.operators import Compared, compare_values
-from tasks.records import Blob, Capture, ExportedModel, LoweredProgram, OutputComparison
-from tasks.records.keys import tensor_key
-from tasks.records.vocabulary import PREVIOUS_RUNG, RUNGS, Difference, Rung
-from tasks.storage.store import Store
+from qnnsweep.tasks.comparison.metrics import Pair, metric_template
+from qnnsweep.tasks.numerics.metrics import top1
+from qnnsweep.tasks.numerics.noise import lowest_snr
+from qnnsweep.tasks.numerics.operators import Compared, compare_values
+from qnnsweep.tasks.records import Blob, Capture, ExportedModel, LoweredProgram, OutputComparison
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.records.vocabulary import PREVIOUS_RUNG, RUNGS, Difference, Rung
+from qnnsweep.tasks.storage.store import Store
 
 Tensors = Mapping[str, NDArray[Any]]
 """Tensors by the key `<sample>/<output index>`."""

@@ -1,7 +1,7 @@
 """The record of an error by cause, from the result of the replay."""
 
-from tasks.numerics.replay import Replayed
-from tasks.records import ErrorParts
+from qnnsweep.tasks.numerics.replay import Replayed
+from qnnsweep.tasks.records import ErrorParts
 
 
 def error_parts(replayed: Replayed) -> ErrorParts:

@@ -4,13 +4,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from tasks.errors import EvidenceError
-from tasks.numerics.timing import EXECUTION, EventTimes, counted_in, event_times, warm_up_runs
-from tasks.records import Blob, Capture, DelegatedNode, Instruction, Launch, LoweredProgram, Operator, ProfiledEvent
-from tasks.records.keys import METHOD
-from tasks.storage.store import Store
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.readback.etdump import ETDump, read_etdump
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.timing import EXECUTION, EventTimes, counted_in, event_times, warm_up_runs
+from qnnsweep.tasks.records import (
+    Blob,
+    Capture,
+    DelegatedNode,
+    Instruction,
+    Launch,
+    LoweredProgram,
+    Operator,
+    ProfiledEvent,
+)
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.readback.etdump import ETDump, read_etdump
 
 
 def profiled_events(lowered: LoweredProgram, capture: Capture, *, store: Store) -> tuple[ProfiledEvent, ...]:

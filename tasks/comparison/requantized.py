@@ -7,14 +7,14 @@ introduced gap is against the source's value on the device, rounded to the new g
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tasks.comparison.evidence import Evidence, captured_value, on_own_grid
-from tasks.comparison.parts import error_parts
-from tasks.numerics.element_use import CapturedValue
-from tasks.numerics.operators import compare_operator
-from tasks.numerics.replay import Replayed, converted
-from tasks.numerics.verdict import limits, verdict
-from tasks.records import Gap, LoweredProgram, OperatorComparison
-from tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.comparison.evidence import Evidence, captured_value, on_own_grid
+from qnnsweep.tasks.comparison.parts import error_parts
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.operators import compare_operator
+from qnnsweep.tasks.numerics.replay import Replayed, converted
+from qnnsweep.tasks.numerics.verdict import limits, verdict
+from qnnsweep.tasks.records import Gap, LoweredProgram, OperatorComparison
+from qnnsweep.tasks.records.options import ComparisonOptions
 
 
 def compare_requantized(

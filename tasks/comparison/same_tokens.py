@@ -7,8 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tasks.numerics.metrics import snr_db
-from tasks.records import StateLink
+from qnnsweep.tasks.numerics.metrics import snr_db
+from qnnsweep.tasks.records import StateLink
 
 Array = NDArray[Any]
 Place = tuple[int, int]

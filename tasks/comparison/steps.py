@@ -13,17 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from tasks.comparison.same_tokens import Read, other_methods
-from tasks.errors import EvidenceError
-from tasks.numerics.dequantize import quantize
-from tasks.numerics.metrics import snr_db
-from tasks.records import Capture, Driven, ExportedModel, LoweredProgram, StepComparison
-from tasks.records.keys import METHOD, tensor_key
-from tasks.records.methods import output_grid, results_of
-from tasks.records.vocabulary import StepOrigin
-from tasks.storage.store import Store
-from tasks.toolchain import runner
-from tasks.toolchain.entrypoints import exported_function
+from qnnsweep.tasks.comparison.same_tokens import Read, other_methods
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.dequantize import quantize
+from qnnsweep.tasks.numerics.metrics import snr_db
+from qnnsweep.tasks.records import Capture, Driven, ExportedModel, LoweredProgram, StepComparison
+from qnnsweep.tasks.records.keys import METHOD, tensor_key
+from qnnsweep.tasks.records.methods import output_grid, results_of
+from qnnsweep.tasks.records.vocabulary import StepOrigin
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import runner
+from qnnsweep.tasks.toolchain.entrypoints import exported_function
 
 Array = NDArray[Any]
 Place = tuple[int, int]

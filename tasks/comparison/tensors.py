@@ -5,12 +5,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from tasks.comparison.evidence import Evidence
-from tasks.errors import RequestError
-from tasks.numerics.device_run import DeviceRun
-from tasks.numerics.operators import to_reference_layout_and_scale
-from tasks.records import Capture, LoweredProgram
-from tasks.storage.store import Store
+from qnnsweep.tasks.comparison.evidence import Evidence
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.numerics.device_run import DeviceRun
+from qnnsweep.tasks.numerics.operators import to_reference_layout_and_scale
+from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.storage.store import Store
 
 
 def operator_tensors(

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from tasks.numerics.element_use import Array, Kernels
-from tasks.records import LoweredProgram
-from tasks.storage.store import Store
+from qnnsweep.tasks.numerics.element_use import Array, Kernels
+from qnnsweep.tasks.records import LoweredProgram
+from qnnsweep.tasks.storage.store import Store
 
 Errors = NDArray[np.float32]
 _ROUNDING = 1e-3  # how much larger the error's energy may be than the weight's, because of float32's own rounding

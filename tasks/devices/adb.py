@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conf.schema import DeviceConfig
-from tasks.devices.atomic_transfer import pull_atomically, push_atomically, total_size
-from tasks.devices.output import BoundedOutput, ProcessOutput
-from tasks.devices.remote_command import RemoteCommand
-from tasks.devices.transport import CommandResult, RunRequest, batches, past_deadline
-from tasks.devices.triage import of_channel
-from tasks.errors import DeviceError, DeviceProblem
+from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.tasks.devices.atomic_transfer import pull_atomically, push_atomically, total_size
+from qnnsweep.tasks.devices.output import BoundedOutput, ProcessOutput
+from qnnsweep.tasks.devices.remote_command import RemoteCommand
+from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, batches, past_deadline
+from qnnsweep.tasks.devices.triage import of_channel
+from qnnsweep.tasks.errors import DeviceError, DeviceProblem
 
 _GRACE_S = 5.0
 _PROGRESS = re.compile(r"\[\s*\d+%\][^\r\n]*[\r\n]*")

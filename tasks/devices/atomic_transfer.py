@@ -8,9 +8,9 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tasks.devices.transport import RunRequest, Transport, require_success
-from tasks.errors import DeviceError
-from tasks.storage.atomic import translate_os_errors
+from qnnsweep.tasks.devices.transport import RunRequest, Transport, require_success
+from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.storage.atomic import translate_os_errors
 
 _HOUSEKEEPING_S = 60.0
 _CLEANING_S = 5.0

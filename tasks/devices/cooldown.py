@@ -2,9 +2,9 @@
 
 import time
 
-from tasks.devices import facts
-from tasks.devices.device import Device
-from tasks.errors import DeviceError, DeviceProblem
+from qnnsweep.tasks.devices import facts
+from qnnsweep.tasks.devices.device import Device
+from qnnsweep.tasks.errors import DeviceError, DeviceProblem
 
 _POLL_S = 2.0
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.schema import DeviceConfig, TransportKind
-from tasks.devices.adb import AdbTransport
-from tasks.devices.local import LocalTransport, StartSupervisor
-from tasks.devices.transport import CommandResult, RunRequest, Transport
-from tasks.storage.atomic import temporary_name
+from qnnsweep.conf.schema import DeviceConfig, TransportKind
+from qnnsweep.tasks.devices.adb import AdbTransport
+from qnnsweep.tasks.devices.local import LocalTransport, StartSupervisor
+from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, Transport
+from qnnsweep.tasks.storage.atomic import temporary_name
 
 LEASES, BLOBS = "leases", "blobs"
 
@@ -22,7 +22,7 @@ def transport_of(kind: TransportKind) -> type[Transport]:
         case TransportKind.adb:
             return AdbTransport
         case TransportKind.ssh:
-            from tasks.devices.ssh import SshTransport
+            from qnnsweep.tasks.devices.ssh import SshTransport
 
             return SshTransport
 

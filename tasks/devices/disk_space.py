@@ -4,9 +4,9 @@ import math
 import re
 from collections.abc import Iterable
 
-from tasks.devices.device import Device
-from tasks.devices.transport import require_success
-from tasks.errors import DeviceError, DeviceProblem
+from qnnsweep.tasks.devices.device import Device
+from qnnsweep.tasks.devices.transport import require_success
+from qnnsweep.tasks.errors import DeviceError, DeviceProblem
 
 _FOREIGN_FILES, _OTHERS_CAN_WRITE = 3, 4
 # A folder that contains any file of another program belongs to somebody else: nothing in it is changed. All folders

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from tasks.devices.transport import RunRequest, Transport
+from qnnsweep.tasks.devices.transport import RunRequest, Transport
 
 DEADLINE_S = 30.0
 _LONGEST = 200

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from conf.schema import PROBE, DeviceConfig, RunnerKind, SocConfig
-from tasks.devices import facts
-from tasks.devices.device import LEASES, Device, open_device, transport_of
-from tasks.devices.disk_space import prune
-from tasks.devices.local import StartSupervisor
-from tasks.devices.native_runner import native_files
-from tasks.devices.transport import RunRequest
-from tasks.errors import DeviceError, DeviceProblem, EnvironmentUnusable, QnnsweepError
-from tasks.storage.atomic import owner_is_dead, remove_stale, temporary_name, write_atomically
+from qnnsweep.conf.schema import PROBE, DeviceConfig, RunnerKind, SocConfig
+from qnnsweep.tasks.devices import facts
+from qnnsweep.tasks.devices.device import LEASES, Device, open_device, transport_of
+from qnnsweep.tasks.devices.disk_space import prune
+from qnnsweep.tasks.devices.local import StartSupervisor
+from qnnsweep.tasks.devices.native_runner import native_files
+from qnnsweep.tasks.devices.transport import RunRequest
+from qnnsweep.tasks.errors import DeviceError, DeviceProblem, EnvironmentUnusable, QnnsweepError
+from qnnsweep.tasks.storage.atomic import owner_is_dead, remove_stale, temporary_name, write_atomically
 
 QUARANTINE = "quarantine"
 _LOG = logging.getLogger(__name__)

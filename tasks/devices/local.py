@@ -16,13 +16,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from conf.schema import DeviceConfig
-from tasks import process_tree
-from tasks.devices.atomic_transfer import pull_atomically, renamed_into_place
-from tasks.devices.output import ProcessOutput
-from tasks.devices.transport import CommandResult, RunRequest, past_deadline
-from tasks.devices.triage import of_channel
-from tasks.errors import DeviceError, EnvironmentUnusable
+from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.tasks import process_tree
+from qnnsweep.tasks.devices.atomic_transfer import pull_atomically, renamed_into_place
+from qnnsweep.tasks.devices.output import ProcessOutput
+from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, past_deadline
+from qnnsweep.tasks.devices.triage import of_channel
+from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable
 
 _EXTRA_S = 15
 """The number of seconds from this process's deadline to the supervisor's, which is needed if this process hangs."""

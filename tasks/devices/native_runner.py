@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from conf.schema import DeviceConfig
-from tasks.errors import EnvironmentUnusable
+from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.tasks.errors import EnvironmentUnusable
 
 RUNNER = "qnn_executor_runner"
 BACKEND = "libqnn_executorch_backend.so"

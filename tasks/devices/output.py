@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from conf.units import MIB
+from qnnsweep.conf.units import MIB
 
 LIMIT_BYTES = 8 * MIB
 """How much of a stream is stored."""

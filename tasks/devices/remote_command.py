@@ -12,10 +12,10 @@ import secrets
 import shlex
 from dataclasses import dataclass
 
-from tasks.devices.output import BoundedOutput
-from tasks.devices.transport import CommandResult, RunRequest
-from tasks.devices.triage import of_channel
-from tasks.errors import DeviceError, DeviceProblem
+from qnnsweep.tasks.devices.output import BoundedOutput
+from qnnsweep.tasks.devices.transport import CommandResult, RunRequest
+from qnnsweep.tasks.devices.triage import of_channel
+from qnnsweep.tasks.errors import DeviceError, DeviceProblem
 
 _EXTRA_S = 15
 """The number of seconds from the host's deadline to the watchdog's. The watchdog is needed if the channel hangs."""

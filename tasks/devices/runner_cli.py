@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from tasks.records import Blob, Launch, Place
-from tasks.storage.digest import digest
+from qnnsweep.tasks.records import Blob, Launch, Place
+from qnnsweep.tasks.storage.digest import digest
 
 ETDUMP = "etdump.etdp"
 DEBUG_OUTPUT = "debug_output.bin"

@@ -16,15 +16,15 @@ from typing import Any
 
 import paramiko
 
-from conf.schema import DeviceConfig, HostKeys, SshConfig
-from tasks.devices.atomic_transfer import pull_atomically, push_atomically
-from tasks.devices.known_hosts import SSH_PORT, KnownHosts, RevokedHostKey, UnknownHostKey
-from tasks.devices.output import BoundedOutput
-from tasks.devices.remote_command import RemoteCommand
-from tasks.devices.transport import CommandResult, RunRequest, batches, past_deadline
-from tasks.devices.triage import of_channel
-from tasks.errors import DeviceError, DeviceProblem, QnnsweepError
-from tasks.storage.atomic import translate_os_errors
+from qnnsweep.conf.schema import DeviceConfig, HostKeys, SshConfig
+from qnnsweep.tasks.devices.atomic_transfer import pull_atomically, push_atomically
+from qnnsweep.tasks.devices.known_hosts import SSH_PORT, KnownHosts, RevokedHostKey, UnknownHostKey
+from qnnsweep.tasks.devices.output import BoundedOutput
+from qnnsweep.tasks.devices.remote_command import RemoteCommand
+from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, batches, past_deadline
+from qnnsweep.tasks.devices.triage import of_channel
+from qnnsweep.tasks.errors import DeviceError, DeviceProblem, QnnsweepError
+from qnnsweep.tasks.storage.atomic import translate_os_errors
 
 # By default, paramiko prefers other ciphers, which it computes at half the speed.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")

@@ -8,9 +8,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from conf.schema import DeviceConfig
-from tasks.devices.triage import of_channel
-from tasks.errors import DeadlinePassed, DeviceError
+from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.tasks.devices.triage import of_channel
+from qnnsweep.tasks.errors import DeadlinePassed, DeviceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class CommandResult:
     stderr: bytes
     seconds: float
     dropped_bytes: int = 0
-    """How much of the output was dropped, because a stream was longer than `tasks.devices.output.LIMIT_BYTES`."""
+    """How much of the output was dropped: all that a stream has beyond `qnnsweep.tasks.devices.output.LIMIT_BYTES`."""
 
 
 class Transport(Protocol):
     """A channel for bytes and commands to one device. When it fails, every method but `close` raises DeviceError.
 
-    The configuration selects a transport: see `tasks.devices.device.transport_of`. The deadline of `push` and
+    The configuration selects a transport: see `qnnsweep.tasks.devices.device.transport_of`. The deadline of `push` and
     `pull` is also part of the configuration.
     """
 

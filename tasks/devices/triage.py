@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from tasks.errors import DeviceProblem
+from qnnsweep.tasks.errors import DeviceProblem
 
 _SEARCHED_CHARACTERS = 2**16
 _LINE_CHARACTERS = 1000

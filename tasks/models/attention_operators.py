@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
 
-from tasks.models.sample import take
+from qnnsweep.tasks.models.sample import take
 
 Shape = tuple[int, ...]
 

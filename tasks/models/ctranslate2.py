@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError
 
 VERSION = 6
 _DTYPES = ("<f4", "<i1", "<i2", "<i4", "<f2")

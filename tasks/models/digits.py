@@ -7,8 +7,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from tasks.models.reproducible import reproducible
-from tasks.models.sample import Sample, part, take
+from qnnsweep.tasks.models.reproducible import reproducible
+from qnnsweep.tasks.models.sample import Sample, part, take
 
 SEED = 0
 EPOCHS = 15

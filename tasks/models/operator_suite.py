@@ -19,8 +19,8 @@ from unittest import SkipTest
 import torch
 from torch import nn
 
-from tasks.errors import RequestError
-from tasks.models.sample import take
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.sample import take
 
 SUITE = "executorch.backends.test.suite.operators"
 PREFIX = "test_"

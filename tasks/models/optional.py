@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError
 
 
 def missing_extra(model: str, extra: str, problem: object) -> RequestError:

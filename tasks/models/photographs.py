@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from tasks.models.sample import Sample, part, take
+from qnnsweep.tasks.models.sample import Sample, part, take
 
 SKLEARN, SKIMAGE = "sklearn.datasets.images", "skimage.data"
 SPLITS = {

@@ -6,7 +6,7 @@ from typing import NotRequired, TypedDict, TypeVar
 
 import torch
 
-from tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError
 
 T = TypeVar("T")
 

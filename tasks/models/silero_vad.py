@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tasks.models.optional import packaged_file
-from tasks.models.sample import part, take
-from tasks.models.speech import RATE, SPLITS
+from qnnsweep.tasks.models.optional import packaged_file
+from qnnsweep.tasks.models.sample import part, take
+from qnnsweep.tasks.models.speech import RATE, SPLITS
 
 CHUNK, BEFORE, AFTER = 512, 64, 64
 """The new samples of a step, the samples before them, and the mirrored samples after them."""

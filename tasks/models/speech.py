@@ -22,7 +22,10 @@ class Clip:
 
     def samples(self) -> torch.Tensor:
         """Return the samples, float32 [time], from -1 to 1."""
-        with files("tasks.models").joinpath("clips", f"{self.name}.wav").open("rb") as file, wave.open(file) as clip:
+        with (
+            files("qnnsweep.tasks.models").joinpath("clips", f"{self.name}.wav").open("rb") as file,
+            wave.open(file) as clip,
+        ):
             frames = np.frombuffer(clip.readframes(clip.getnframes()), "<i2")
         return torch.from_numpy(frames.astype(np.float32) / 32768)
 

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from tasks.errors import RequestError
-from tasks.models.llama import LlamaSizes, causal_mask
-from tasks.models.sample import take
-from tasks.models.torchvision_import import torchvision
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.llama import LlamaSizes, causal_mask
+from qnnsweep.tasks.models.sample import take
+from qnnsweep.tasks.models.torchvision_import import torchvision
 
 HIDDEN = -255.0
 """The mask's value for a position that a token must not see, as ExecuTorch's runner has it."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tasks.models.reproducible import reproducible
-from tasks.models.sample import part, take
+from qnnsweep.tasks.models.reproducible import reproducible
+from qnnsweep.tasks.models.sample import part, take
 
 SEED = 0
 SAMPLES, WIDTH = 4, 16

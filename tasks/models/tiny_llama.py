@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tasks.models.llama import Llama, LlamaSizes, causal_mask
-from tasks.models.reproducible import reproducible
-from tasks.models.sample import part, take
+from qnnsweep.tasks.models.llama import Llama, LlamaSizes, causal_mask
+from qnnsweep.tasks.models.reproducible import reproducible
+from qnnsweep.tasks.models.sample import part, take
 
 SEED = 0
 DIGITS = 6

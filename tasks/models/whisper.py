@@ -1,8 +1,8 @@
 """Whisper with a static cache: an encoder whose outputs are the keys and values of the decoder's cross attention.
 
-The decoder reads one token per call. Its self-attention cache is that of tasks.models.llama: the caches are inputs, and
-the keys and values of the new token are outputs. The keys and values of the cross attention are inputs too, and do not
-change after the encoder has written them.
+The decoder reads one token per call. Its self-attention cache is that of `tasks.models.llama`: the caches are inputs,
+and the keys and values of the new token are outputs. The keys and values of the cross attention are inputs too, and do
+not change after the encoder has written them.
 """
 
 from dataclasses import dataclass

@@ -7,14 +7,14 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from tasks.errors import RequestError
-from tasks.models.ctranslate2 import read_weights
-from tasks.models.llama import causal_mask
-from tasks.models.optional import packaged_file
-from tasks.models.sample import part, take
-from tasks.models.speech import RATE, SPLITS, Clip
-from tasks.models.torchvision_import import torchvision
-from tasks.models.whisper import Whisper, WhisperSizes
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.ctranslate2 import read_weights
+from qnnsweep.tasks.models.llama import causal_mask
+from qnnsweep.tasks.models.optional import packaged_file
+from qnnsweep.tasks.models.sample import part, take
+from qnnsweep.tasks.models.speech import RATE, SPLITS, Clip
+from qnnsweep.tasks.models.torchvision_import import torchvision
+from qnnsweep.tasks.models.whisper import Whisper, WhisperSizes
 
 START, WITHOUT_TIMES = 50257, 50362
 """The tokens before every text: the start of a transcript, and the choice of a text without times."""

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from conf.errors import did_you_mean
-from tasks.errors import RequestError
-from tasks.models.optional import missing_extra
-from tasks.models.photographs import photographs
-from tasks.models.random_weights import calibrate_random_weights
-from tasks.models.reproducible import reproducible
-from tasks.models.torchvision_import import torchvision
+from qnnsweep.conf.errors import did_you_mean
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.optional import missing_extra
+from qnnsweep.tasks.models.photographs import photographs
+from qnnsweep.tasks.models.random_weights import calibrate_random_weights
+from qnnsweep.tasks.models.reproducible import reproducible
+from qnnsweep.tasks.models.torchvision_import import torchvision
 
 SEED = 0
 CALIBRATION_PHOTOGRAPHS = 4

@@ -8,9 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tasks.records import ExpectedTensor, Operator, RequantizedTensor
-from tasks.records.logs import LoggedTensor
-from tasks.records.vocabulary import OperatorStatus
+from qnnsweep.tasks.records import ExpectedTensor, Operator, RequantizedTensor
+from qnnsweep.tasks.records.logs import LoggedTensor
+from qnnsweep.tasks.records.vocabulary import OperatorStatus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 The device's run is the float model's run with an error added at every value: the rounding of weights, the clipping and
 the resolution of the value's grid, and what the device itself computes differently. The effect of an error e on a final
 output is J e, with the mean Jacobian J of the output over the path from the float model's run to the device's
-(`tasks.numerics.path`). The sum of all effects is the output's error.
+(`qnnsweep.tasks.numerics.path`). The sum of all effects is the output's error.
 
 The effects of the causes' totals, and of the errors that matter most, are computed exactly, one forward pass per point
 of the path. To find out which errors matter, the energies of all effects are estimated from projections z of the
@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tasks.numerics.element_use import Array, NoDerivative, Sensitivity
-from tasks.numerics.map import Map
-from tasks.numerics.metrics import signed_error
-from tasks.numerics.path import ARISING, ENOUGH, Errors, Path, RunAt, energy, path_of
-from tasks.records.vocabulary import Cause
+from qnnsweep.tasks.numerics.element_use import Array, NoDerivative, Sensitivity
+from qnnsweep.tasks.numerics.map import Map
+from qnnsweep.tasks.numerics.metrics import signed_error
+from qnnsweep.tasks.numerics.path import ARISING, ENOUGH, Errors, Path, RunAt, energy, path_of
+from qnnsweep.tasks.records.vocabulary import Cause
 
 PROJECTIONS = 8
 """The number of projections of a final output, per sample."""

@@ -29,7 +29,7 @@ from itertools import accumulate
 from math import copysign, exp, inf, log, pi, sqrt
 from statistics import NormalDist, fmean, median
 
-from tasks.numerics.series import Series
+from qnnsweep.tasks.numerics.series import Series
 
 SIGMAS = 16.0
 """The value of `TrendConfig.sigmas` for which the other limits are stated. They change in proportion to it."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
+from qnnsweep.tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 
 
 def coverage(statuses: Iterable[str]) -> tuple[int, int]:

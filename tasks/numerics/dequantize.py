@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.errors import EvidenceError
-from tasks.numerics.blocks import blocks
-from tasks.records import Quantization
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.blocks import blocks
+from qnnsweep.tasks.records import Quantization
 
 
 def dequantize(

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tasks.numerics.dequantize import fake_quantize
-from tasks.numerics.element_use import Array, CapturedValue, Kernels, Value
-from tasks.numerics.introduced import Difference
-from tasks.numerics.map import Map
+from qnnsweep.tasks.numerics.dequantize import fake_quantize
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, Kernels, Value
+from qnnsweep.tasks.numerics.introduced import Difference
+from qnnsweep.tasks.numerics.map import Map
 
 Requantized = Mapping[tuple[int, int], CapturedValue]
 """The values that readers received on another grid than the producer's, by the indices of reader and producer."""

@@ -5,9 +5,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from tasks.numerics.blocks import Array, block_of, blocks
-from tasks.numerics.metrics import signed_error
-from tasks.records import Quantization
+from qnnsweep.tasks.numerics.blocks import Array, block_of, blocks
+from qnnsweep.tasks.numerics.metrics import signed_error
+from qnnsweep.tasks.records import Quantization
 
 CHANGE = 1e-3
 """How much an element is changed, as a share of its size, if the device's value is right."""

@@ -13,10 +13,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tasks.numerics.blocks import Array, block_of
-from tasks.numerics.dequantize import dequantize, dequantize_block
-from tasks.numerics.element_change import CHANGE, ValuePair, differ, largest_rounding, output_weights, roundings
-from tasks.records import Quantization
+from qnnsweep.tasks.numerics.blocks import Array, block_of
+from qnnsweep.tasks.numerics.dequantize import dequantize, dequantize_block
+from qnnsweep.tasks.numerics.element_change import (
+    CHANGE,
+    ValuePair,
+    differ,
+    largest_rounding,
+    output_weights,
+    roundings,
+)
+from qnnsweep.tasks.records import Quantization
 
 Value = Array | tuple[Array, ...]
 Weights = Callable[[Sequence[Array]], Sequence[Array | None]]
@@ -27,7 +34,7 @@ _MOSTLY = 0.999  # derivatives that are exactly zero for more elements than the 
 
 
 class Kernels(Protocol):
-    """The reference's operators, computed on one sample's inputs. `tasks.toolchain.reference.kernels` implements them.
+    """The reference's operators, computed on one sample's inputs. See `qnnsweep.tasks.toolchain.reference.kernels`.
 
     `sources`: per operator, the operators whose values it reads.
     `outputs`: the operators whose values are the program's final outputs.
@@ -103,7 +110,7 @@ class NoDerivative(Exception):
 
 
 class Sensitivity(Protocol):
-    """The derivatives of the final outputs. `tasks.toolchain.reference.between.RunBetween` implements it."""
+    """The derivatives of the final outputs. `qnnsweep.tasks.toolchain.reference.between.RunBetween` implements it."""
 
     def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
         """Return, per final output, the sum of d(output) / d(value) * error over all errors.

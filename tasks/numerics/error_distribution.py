@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.numerics.element_use import Array
+from qnnsweep.tasks.numerics.element_use import Array
 
 HALF = 16
 """The number of bins of the histogram on each side of the middle bin."""
@@ -17,7 +17,7 @@ _LARGEST_FAST = 1e15
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorDistribution:
-    """The distribution of an error. `tasks.records.ErrorDetail` describes the fields."""
+    """The distribution of an error. `qnnsweep.tasks.records.ErrorDetail` describes the fields."""
 
     largest_error: float
     histogram: tuple[int, ...]

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.numerics.blocks import Array, Tensor, whole
-from tasks.numerics.dequantize import step_sizes
-from tasks.numerics.element_use import CapturedValue
-from tasks.numerics.metrics import select, signed_error, sums_of_finite
-from tasks.records import Gap, Quantization
-from tasks.records.vocabulary import Cause
+from qnnsweep.tasks.numerics.blocks import Array, Tensor, whole
+from qnnsweep.tasks.numerics.dequantize import step_sizes
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.metrics import select, signed_error, sums_of_finite
+from qnnsweep.tasks.records import Gap, Quantization
+from qnnsweep.tasks.records.vocabulary import Cause
 
 _COUNTED = 2**17  # a grid with more steps is not counted step by step
 _HALF_STEP = 0.5 + 1e-6  # rounding inside the grid moves a value by at most half a step

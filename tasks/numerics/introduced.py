@@ -5,12 +5,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tasks.numerics.blocks import ONE_THREAD, Array, block_of
-from tasks.numerics.dequantize import quantize
-from tasks.numerics.element_use import CapturedValue
-from tasks.numerics.metrics import Sums, signed_error, sums_of_finite
-from tasks.numerics.steps import StepCounts
-from tasks.records import Gap
+from qnnsweep.tasks.numerics.blocks import ONE_THREAD, Array, block_of
+from qnnsweep.tasks.numerics.dequantize import quantize
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.metrics import Sums, signed_error, sums_of_finite
+from qnnsweep.tasks.numerics.steps import StepCounts
+from qnnsweep.tasks.records import Gap
 
 _FEW = 30  # errors of fewer elements can be equal by chance
 _CHANNEL_ELEMENTS = 16  # a channel with fewer elements is not judged on its own

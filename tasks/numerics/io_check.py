@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.numerics.io_mistakes import layouts, orders
-from tasks.records import ExportedModel, IoCheck, TensorSpec
-from tasks.records.keys import tensor_key
-from tasks.records.vocabulary import ProbeSide, ProbeStatus
+from qnnsweep.tasks.numerics.io_mistakes import layouts, orders
+from qnnsweep.tasks.records import ExportedModel, IoCheck, TensorSpec
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.records.vocabulary import ProbeSide, ProbeStatus
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]

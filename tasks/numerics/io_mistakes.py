@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
-from tasks.records import TensorSpec
+from qnnsweep.tasks.records import TensorSpec
 
 _ALL_ORDERS_OF = 3  # the largest number of equal tensors for which all orders are tried
 

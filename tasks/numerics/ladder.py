@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 from statistics import fmean
 
-from tasks.numerics.noise import noise_by_sample
-from tasks.records import OutputComparison
-from tasks.records.vocabulary import SHIPPING_RUNGS, Rung
+from qnnsweep.tasks.numerics.noise import noise_by_sample
+from qnnsweep.tasks.records import OutputComparison
+from qnnsweep.tasks.records.vocabulary import SHIPPING_RUNGS, Rung
 
 
 def worst_rung(outputs: Iterable[OutputComparison]) -> Rung | None:

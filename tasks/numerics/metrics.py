@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.numerics.blocks import ONE_THREAD, Array, Tensor, block_of, blocks, whole
-from tasks.records import Gap, Quantization
+from qnnsweep.tasks.numerics.blocks import ONE_THREAD, Array, Tensor, block_of, blocks, whole
+from qnnsweep.tasks.records import Gap, Quantization
 
 # Squares of numbers within 2**±256, and their sums, are far from float64's limits. Other numbers are scaled first.
 _SAFE_EXPONENT = 256
@@ -346,5 +346,5 @@ METRICS: Mapping[str, Callable[[Sums], float | None]] = {
     "mean_steps": _mean_steps,
     "max_steps": _max_steps,
 }
-"""Every metric. The names are those of `conf.names.METRICS`. The metrics that are fields of `Gap` are in every row."""
+"""Every metric, by its name in `qnnsweep.conf.names.METRICS`. Those that are fields of `Gap` are in every row."""
 _IN_EVERY_ROW = tuple(field.name for field in fields(Gap))

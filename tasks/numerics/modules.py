@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tasks.numerics.timing import spread
-from tasks.records import ModuleTime, ProfiledEvent
-from tasks.records.vocabulary import ProgramName
+from qnnsweep.tasks.numerics.timing import spread
+from qnnsweep.tasks.records import ModuleTime, ProfiledEvent
+from qnnsweep.tasks.records.vocabulary import ProgramName
 
 Path = tuple[str, ...]
 

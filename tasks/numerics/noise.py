@@ -8,8 +8,8 @@ differ, and if the output is not zero although the reference is all zeros.
 import math
 from collections.abc import Iterable, Sequence
 
-from tasks.records import OutputComparison
-from tasks.records.vocabulary import Difference, OperatorStatus
+from qnnsweep.tasks.records import OutputComparison
+from qnnsweep.tasks.records.vocabulary import Difference, OperatorStatus
 
 _ORDER: tuple[Difference | None, ...] = (None, "none", "finite", "infinite")
 _LARGEST_EXPONENT = 300  # 10 ** 309 is more than float64 can hold

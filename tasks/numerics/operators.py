@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.errors import EvidenceError
-from tasks.numerics.blocks import Tensor, whole
-from tasks.numerics.dequantize import undo_layout
-from tasks.numerics.element_use import CapturedValue
-from tasks.numerics.metrics import gap, select, sums_of
-from tasks.records import Gap, Operator, Quantization
-from tasks.records.vocabulary import COMPARED, OperatorStatus
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.blocks import Tensor, whole
+from qnnsweep.tasks.numerics.dequantize import undo_layout
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.metrics import gap, select, sums_of
+from qnnsweep.tasks.records import Gap, Operator, Quantization
+from qnnsweep.tasks.records.vocabulary import COMPARED, OperatorStatus
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.numerics.element_use import Array, Sensitivity
-from tasks.numerics.map import Map
-from tasks.records.vocabulary import Cause
+from qnnsweep.tasks.numerics.element_use import Array, Sensitivity
+from qnnsweep.tasks.numerics.map import Map
+from qnnsweep.tasks.records.vocabulary import Cause
 
 ARISING: tuple[Cause, ...] = ("weights", "clipping", "resolution", "device")
 """The causes of error that arise at operators."""

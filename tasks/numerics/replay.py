@@ -17,15 +17,15 @@ from functools import partial
 
 import numpy as np
 
-from tasks.numerics.dequantize import fake_quantize
-from tasks.numerics.device_run import CHAIN, DeviceRun, Requantized
-from tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
-from tasks.numerics.grid import GridUse, float16_around, grid_errors, grid_use
-from tasks.numerics.introduced import Difference, Introduced, introduced_error
-from tasks.numerics.map import Map
-from tasks.numerics.metrics import signed_error, sums_of_finite
-from tasks.records import Gap
-from tasks.records.vocabulary import Cause
+from qnnsweep.tasks.numerics.dequantize import fake_quantize
+from qnnsweep.tasks.numerics.device_run import CHAIN, DeviceRun, Requantized
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
+from qnnsweep.tasks.numerics.grid import GridUse, float16_around, grid_errors, grid_use
+from qnnsweep.tasks.numerics.introduced import Difference, Introduced, introduced_error
+from qnnsweep.tasks.numerics.map import Map
+from qnnsweep.tasks.numerics.metrics import signed_error, sums_of_finite
+from qnnsweep.tasks.records import Gap
+from qnnsweep.tasks.records.vocabulary import Cause
 
 IsSuspect = Callable[[int, Introduced], bool]
 """Decides whether an operator's own error is beyond its tolerance."""

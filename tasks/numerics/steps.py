@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.numerics.element_use import Array
+from qnnsweep.tasks.numerics.element_use import Array
 
 _COUNTED = 2**17  # errors over a wider range are sorted instead of counted
 

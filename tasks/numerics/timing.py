@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.numerics.clock import MICROSECONDS, Clock
-from tasks.records import Spread
-from tasks.records.logs import TimedEvent
-from tasks.records.vocabulary import EventKind
+from qnnsweep.tasks.numerics.clock import MICROSECONDS, Clock
+from qnnsweep.tasks.records import Spread
+from qnnsweep.tasks.records.logs import TimedEvent
+from qnnsweep.tasks.records.vocabulary import EventKind
 
 EXECUTION = "Method::execute"
 """The name of one inference in the runtime's log."""

@@ -12,10 +12,10 @@ from itertools import groupby, takewhile
 from operator import itemgetter
 from statistics import median
 
-from conf.schema import TrendConfig
-from tasks.numerics.change import SIGMAS, Baseline, baseline, changed_nights, oldest
-from tasks.numerics.series import Series
-from tasks.records.vocabulary import TrendVerdict
+from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.tasks.numerics.change import SIGMAS, Baseline, baseline, changed_nights, oldest
+from qnnsweep.tasks.numerics.series import Series
+from qnnsweep.tasks.records.vocabulary import TrendVerdict
 
 BAD = ("regressed", "still_bad")
 

@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from conf.tolerances import OperatorTolerance
-from tasks.numerics.introduced import Introduced
-from tasks.numerics.replay import Replayed
-from tasks.records import ErrorShare, Gap, OperatorComparison
-from tasks.records.vocabulary import COMPARED, OWN_ERROR, Cause, OperatorStatus, Verdict
+from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.tasks.numerics.introduced import Introduced
+from qnnsweep.tasks.numerics.replay import Replayed
+from qnnsweep.tasks.records import ErrorShare, Gap, OperatorComparison
+from qnnsweep.tasks.records.vocabulary import COMPARED, OWN_ERROR, Cause, OperatorStatus, Verdict
 
 _CHANNEL_DB = 15  # a single channel may have an SNR lower than the whole value by this number of decibels
 _SIGNIFICANT = 3  # standard errors

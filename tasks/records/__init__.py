@@ -1,11 +1,11 @@
 """The records that stages take and return, and the facts of a run."""
 
-from tasks.records.atlas import *
-from tasks.records.comparison import *
-from tasks.records.error_detail import *
-from tasks.records.launches import *
-from tasks.records.methods import *
-from tasks.records.program import *
-from tasks.records.run import *
-from tasks.records.stages import *
-from tasks.records.steps import *
+from qnnsweep.tasks.records.atlas import *
+from qnnsweep.tasks.records.comparison import *
+from qnnsweep.tasks.records.error_detail import *
+from qnnsweep.tasks.records.launches import *
+from qnnsweep.tasks.records.methods import *
+from qnnsweep.tasks.records.program import *
+from qnnsweep.tasks.records.run import *
+from qnnsweep.tasks.records.stages import *
+from qnnsweep.tasks.records.steps import *

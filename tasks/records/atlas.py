@@ -5,10 +5,10 @@ Every field of `CaseOutcome` is a column of the table `atlas`.
 
 from dataclasses import dataclass
 
-from tasks.records.cell_rows import CellIdentity
-from tasks.records.hints import Decibels, Seconds, Steps
-from tasks.records.stages import Blob, TensorSpec
-from tasks.records.vocabulary import CaseState
+from qnnsweep.tasks.records.cell_rows import CellIdentity
+from qnnsweep.tasks.records.hints import Decibels, Seconds, Steps
+from qnnsweep.tasks.records.stages import Blob, TensorSpec
+from qnnsweep.tasks.records.vocabulary import CaseState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-from conf.names import AXES
-from conf.toolchains import DEFAULT_TOOLCHAIN
+from qnnsweep.conf.names import AXES
+from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 
 _LONGEST_NAME = 255
 """The maximum number of bytes in the name of a file on Linux. An escaped name is ASCII."""
@@ -14,8 +14,8 @@ _LONGEST_NAME = 255
 def cell_folder(names: Sequence[str]) -> str:
     """Return a path whose components are the names of the cell: model, scheme, SoC, backend, and device or farm.
 
-    `names`: in the order of `conf.names.AXES`. A toolchain other than the default is a component after the SoC, with
-    `@` before its name. No other component contains an `@`.
+    `names`: in the order of `qnnsweep.conf.names.AXES`. A toolchain other than the default is a component after
+    the SoC, with `@` before its name. No other component contains an `@`.
     """
     model, scheme, soc, toolchain, *others = names
     at = [] if toolchain == DEFAULT_TOOLCHAIN else [_component(toolchain, before="@")]

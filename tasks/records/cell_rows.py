@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from tasks.records.comparison import IoCheck
-from tasks.records.hints import Bytes, Decibels, Milliseconds, Seconds, Share
-from tasks.records.launches import Command
-from tasks.records.program import ProgramCheck
-from tasks.records.stages import Toolchain
-from tasks.records.vocabulary import Cause, Difference, Outcome, Rung, TimedOn, TrendVerdict, Verdict
+from qnnsweep.tasks.records.comparison import IoCheck
+from qnnsweep.tasks.records.hints import Bytes, Decibels, Milliseconds, Seconds, Share
+from qnnsweep.tasks.records.launches import Command
+from qnnsweep.tasks.records.program import ProgramCheck
+from qnnsweep.tasks.records.stages import Toolchain
+from qnnsweep.tasks.records.vocabulary import Cause, Difference, Outcome, Rung, TimedOn, TrendVerdict, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from tasks.records.error_detail import ErrorDetail
-from tasks.records.hints import Decibels, Share, Steps
-from tasks.records.stages import Operator
-from tasks.records.steps import StepComparison
-from tasks.records.vocabulary import (
+from qnnsweep.tasks.records.error_detail import ErrorDetail
+from qnnsweep.tasks.records.hints import Decibels, Share, Steps
+from qnnsweep.tasks.records.stages import Operator
+from qnnsweep.tasks.records.steps import StepComparison
+from qnnsweep.tasks.records.vocabulary import (
     Cause,
     Difference,
     EventKind,

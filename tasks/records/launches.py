@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from tasks.records.hints import Seconds
-from tasks.records.stages import IDENTITY_NEUTRAL, IDENTITY_UNLESS_NONE, Blob, Place, TensorSpec
-from tasks.records.vocabulary import ProgramName
+from qnnsweep.tasks.records.hints import Seconds
+from qnnsweep.tasks.records.stages import IDENTITY_NEUTRAL, IDENTITY_UNLESS_NONE, Blob, Place, TensorSpec
+from qnnsweep.tasks.records.vocabulary import ProgramName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

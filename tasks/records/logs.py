@@ -1,4 +1,4 @@
-"""The entries of a runtime's log, as `tasks.toolchain.readback.etdump` reads them."""
+"""The entries of a runtime's log, as `qnnsweep.tasks.toolchain.readback.etdump` reads them."""
 
 from dataclasses import dataclass
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from tasks.records.keys import METHOD
-from tasks.records.launches import Capture
-from tasks.records.stages import ExportedModel, LoweredProgram, Operator, Quantization, QuantizedModel
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.records.launches import Capture
+from qnnsweep.tasks.records.stages import ExportedModel, LoweredProgram, Operator, Quantization, QuantizedModel
 
 R = TypeVar("R", ExportedModel, QuantizedModel, LoweredProgram, Capture)
 

@@ -2,12 +2,20 @@
 
 from dataclasses import dataclass
 
-from tasks.records.cell_rows import CellIdentity
-from tasks.records.comparison import ErrorParts, ErrorShare, Gap, MetricValue, ModuleTime, OutputComparison, Spread
-from tasks.records.error_detail import ErrorDetail
-from tasks.records.hints import Decibels
-from tasks.records.steps import StepComparison
-from tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Reference, Verdict
+from qnnsweep.tasks.records.cell_rows import CellIdentity
+from qnnsweep.tasks.records.comparison import (
+    ErrorParts,
+    ErrorShare,
+    Gap,
+    MetricValue,
+    ModuleTime,
+    OutputComparison,
+    Spread,
+)
+from qnnsweep.tasks.records.error_detail import ErrorDetail
+from qnnsweep.tasks.records.hints import Decibels
+from qnnsweep.tasks.records.steps import StepComparison
+from qnnsweep.tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Reference, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from conf.names import OperatorReference
-from conf.schemes import SchemeConfig
-from conf.tolerances import OperatorTolerance
+from qnnsweep.conf.names import OperatorReference
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.conf.tolerances import OperatorTolerance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,8 +27,8 @@ class ComparisonOptions:
     `tolerances`: the tolerances of operators, with the same keys as `tolerance.operators`.
     `replay`: run operators again on the device's own inputs, to separate introduced from inherited error.
     `budget`: compute the shares of the final outputs' errors; it needs the replay.
-    `metrics`: the metrics that are computed in addition to those of every row. Each is a name in `conf.names.METRICS`
-    or has the form `package.module:function`.
+    `metrics`: the metrics that are computed in addition to those of every row. Each is a name in
+    `qnnsweep.conf.names.METRICS` or has the form `package.module:function`.
     """
 
     classifier: bool  # whether the index of an output's largest element is the model's answer

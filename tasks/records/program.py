@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tasks.records.vocabulary import CheckStatus, ProgramName
+from qnnsweep.tasks.records.vocabulary import CheckStatus, ProgramName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

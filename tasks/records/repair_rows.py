@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from tasks.records.cell_rows import CellIdentity, Finals
-from tasks.records.hints import Bytes, Decibels
-from tasks.records.vocabulary import Cause, CertificateSide
+from qnnsweep.tasks.records.cell_rows import CellIdentity, Finals
+from qnnsweep.tasks.records.hints import Bytes, Decibels
+from qnnsweep.tasks.records.vocabulary import Cause, CertificateSide
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tasks.records.stages import Toolchain
+from qnnsweep.tasks.records.stages import Toolchain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

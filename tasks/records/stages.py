@@ -8,8 +8,8 @@ None, so that a new field does not change the digests of records without it.
 from dataclasses import dataclass, field
 from typing import Any
 
-from tasks.records.program import ProgramCheck, ProgramFacts
-from tasks.records.vocabulary import OperatorStatus, Reference
+from qnnsweep.tasks.records.program import ProgramCheck, ProgramFacts
+from qnnsweep.tasks.records.vocabulary import OperatorStatus, Reference
 
 IDENTITY_NEUTRAL: dict[str, Any] = {"identity": False}
 IDENTITY_UNLESS_NONE: dict[str, Any] = {"identity": "unless None"}
@@ -106,7 +106,7 @@ class Driven:
     """The sequences of a model with states, whose steps are the samples of its methods.
 
     `links`, `plan` and `fixed` are those of all methods. `plan` has the links and the steps of every sequence as JSON
-    (`tasks.toolchain.runner`). `fixed` has the inputs that are no outputs of earlier steps, with the key
+    (`qnnsweep.tasks.toolchain.runner`). `fixed` has the inputs that are no outputs of earlier steps, with the key
     `<sequence>/<step>/<input name>`.
     """
 

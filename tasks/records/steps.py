@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tasks.records.hints import Decibels, Share
-from tasks.records.vocabulary import StepOrigin
+from qnnsweep.tasks.records.hints import Decibels, Share
+from qnnsweep.tasks.records.vocabulary import StepOrigin
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

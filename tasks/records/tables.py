@@ -9,9 +9,9 @@ from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any, cast, get_type_hints
 
-from tasks.records import atlas, cell_rows, operator_rows, repair_rows
-from tasks.records.hints import annotated, optional
-from tasks.records.stages import Toolchain
+from qnnsweep.tasks.records import atlas, cell_rows, operator_rows, repair_rows
+from qnnsweep.tasks.records.hints import annotated, optional
+from qnnsweep.tasks.records.stages import Toolchain
 
 Row = dict[str, Any]
 """The values of a row, by the columns' names."""

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from conf.names import OperatorReference
+from qnnsweep.conf.names import OperatorReference
 
 OperatorStatus = Literal[
     "compared", "exact", "masked", "shape_differs", "dtype_differs", "nonfinite_differs", "ambiguous", "repeated",

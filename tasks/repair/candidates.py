@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from conf.schemes import Precision, SchemeConfig
-from tasks.records import Comparison, LoweredProgram
-from tasks.records.vocabulary import Cause
-from tasks.repair.facts import OperatorFacts, operator_facts, worst_output
-from tasks.repair.families import FAMILIES, Family, Offer, merged_settings
-from tasks.repair.prediction import ErrorPart, energies, gain_db
-from tasks.repair.schemes import Conflict, Settings, setting, with_settings
-from tasks.repair.wording import named_targets, operators_phrase
+from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.tasks.records import Comparison, LoweredProgram
+from qnnsweep.tasks.records.vocabulary import Cause
+from qnnsweep.tasks.repair.facts import OperatorFacts, operator_facts, worst_output
+from qnnsweep.tasks.repair.families import FAMILIES, Family, Offer, merged_settings
+from qnnsweep.tasks.repair.prediction import ErrorPart, energies, gain_db
+from qnnsweep.tasks.repair.schemes import Conflict, Settings, setting, with_settings
+from qnnsweep.tasks.repair.wording import named_targets, operators_phrase
 
 LEAST_GAIN_DB = 0.1
 _MOST_OPERATORS = 64

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks.records import BiasUse, Comparison, LoweredProgram, Operator, OperatorComparison
+from qnnsweep.tasks.records import BiasUse, Comparison, LoweredProgram, Operator, OperatorComparison
 
 _CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.relu")
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from conf.overrides import SETTINGS
-from conf.schemes import OverridePrecision, SchemeConfig
-from tasks.records.vocabulary import Cause
-from tasks.repair.facts import OperatorFacts
-from tasks.repair.schemes import Settings, setting
+from qnnsweep.conf.overrides import SETTINGS
+from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig
+from qnnsweep.tasks.records.vocabulary import Cause
+from qnnsweep.tasks.repair.facts import OperatorFacts
+from qnnsweep.tasks.repair.schemes import Settings, setting
 
 Offer = tuple[Settings, Mapping[Cause, float]]
 OfferOf = Callable[[OperatorFacts, SchemeConfig], Offer | None]

@@ -11,8 +11,8 @@ the energies add up exactly to that of the output's error.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from tasks.records import ErrorShare
-from tasks.records.vocabulary import Cause
+from qnnsweep.tasks.records import ErrorShare
+from qnnsweep.tasks.records.vocabulary import Cause
 
 ErrorPart = tuple[Cause, str | None]
 """A cause of error and the operator or the input where it arises; None for the part that is unexplained."""

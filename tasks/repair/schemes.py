@@ -5,8 +5,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from conf.overrides import patterns, settings
-from conf.schemes import SchemeConfig, SchemeOverride
+from qnnsweep.conf.overrides import patterns, settings
+from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
 
 Settings = Mapping[str, Any]
 """New values of the settings of a `SchemeOverride`. None means that the setting is as in the scheme."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from tasks.records import Operator
+from qnnsweep.tasks.records import Operator
 
 _NOUNS = {
     "aten._native_batch_norm_legit_no_training": "batch norm",

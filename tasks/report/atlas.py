@@ -11,11 +11,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tasks.records import RunFacts
-from tasks.records.tables import Row
-from tasks.records.vocabulary import CASE_STATES
-from tasks.report.format import decimal, markdown, markdown_table, plural
-from tasks.report.page import beside, environment
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.records.vocabulary import CASE_STATES
+from qnnsweep.tasks.report.format import decimal, markdown, markdown_table, plural
+from qnnsweep.tasks.report.page import beside, environment
 
 USABLE = ("exact", "delegated")
 _WRONG = ("wrong", "aborted")

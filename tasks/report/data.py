@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from tasks.records.vocabulary import CAUSES, OPERATOR_STATUSES, RUNGS, STEP_ORIGINS, VERDICTS
-from tasks.report.figures import BUDGET_COLUMNS, DETAIL_COLUMNS, TREND_COLUMNS
-from tasks.report.format import printable
-from tasks.report.glossary import MEASURES, TERMS
+from qnnsweep.tasks.records.vocabulary import CAUSES, OPERATOR_STATUSES, RUNGS, STEP_ORIGINS, VERDICTS
+from qnnsweep.tasks.report.figures import BUDGET_COLUMNS, DETAIL_COLUMNS, TREND_COLUMNS
+from qnnsweep.tasks.report.format import printable
+from qnnsweep.tasks.report.glossary import MEASURES, TERMS
 
 
 class View(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tasks.report.page import STYLES, beside, environment
+from qnnsweep.tasks.report.page import STYLES, beside, environment
 
 Line = Mapping[str, str]
 """A difference in words: `what`, `before`, `after`, `limit` and `verdict`."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.numerics.timing import EXECUTION
-from tasks.report.format import snr
+from qnnsweep.tasks.numerics.timing import EXECUTION
+from qnnsweep.tasks.report.format import snr
 
 Row = Mapping[str, Any]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.records.vocabulary import CAUSES, OPERATOR_STATUSES, RUNGS, TIMED_ON, VERDICTS
+from qnnsweep.tasks.records.vocabulary import CAUSES, OPERATOR_STATUSES, RUNGS, TIMED_ON, VERDICTS
 
 MEASURES: Mapping[str, str] = {
     "lowest final SNR": "The lowest signal-to-noise ratio of all final outputs and samples on the device, against "

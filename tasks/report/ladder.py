@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.numerics.noise import lowest_snr, noise_to_signal
-from tasks.records.vocabulary import RUNGS
-from tasks.report.format import snr
+from qnnsweep.tasks.numerics.noise import lowest_snr, noise_to_signal
+from qnnsweep.tasks.records.vocabulary import RUNGS
+from qnnsweep.tasks.report.format import snr
 
 Row = Mapping[str, Any]
 

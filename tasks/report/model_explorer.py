@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from posixpath import commonpath
 from typing import Any
 
-from tasks.records import Operator, OperatorComparison, TensorSpec
-from tasks.records.vocabulary import Verdict
+from qnnsweep.tasks.records import Operator, OperatorComparison, TensorSpec
+from qnnsweep.tasks.records.vocabulary import Verdict
 
 EDGE_GRAPH, EXPORTED_GRAPH = "edge", "graph"
 """Ids of graphs. Model Explorer's adapter gives the graph of every `.pt2` file the id `graph`."""
@@ -147,7 +147,7 @@ def _edges(operators: Sequence[Operator], arguments: Any) -> list[dict[str, str]
 
 
 def _sources(operators: Sequence[Operator], encoded: Any) -> Iterator[str]:
-    """Yield the ids of the nodes whose values an encoded argument contains; see `tasks.toolchain.reference.graph`."""
+    """Yield the ids of the nodes whose values an argument has; see `qnnsweep.tasks.toolchain.reference.graph`."""
     if isinstance(encoded, list):
         for item in encoded:
             yield from _sources(operators, item)

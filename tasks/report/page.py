@@ -18,17 +18,17 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from conf.toolchains import DEFAULT_TOOLCHAIN
-from tasks.records import RunFacts
-from tasks.records.cell_folder import folder_of
-from tasks.records.tables import CELL_COLUMNS, Row
-from tasks.records.vocabulary import CAUSE_NAMES, CAUSE_STAGES
-from tasks.report import data, figures
-from tasks.report import format as display
-from tasks.report.formats.cells import other_toolchain
-from tasks.report.glossary import GLOSSARY
-from tasks.report.ladder import ladders, worst_output
-from tasks.report.steps import steps_of_page
+from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.cell_folder import folder_of
+from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
+from qnnsweep.tasks.records.vocabulary import CAUSE_NAMES, CAUSE_STAGES
+from qnnsweep.tasks.report import data, figures
+from qnnsweep.tasks.report import format as display
+from qnnsweep.tasks.report.formats.cells import other_toolchain
+from qnnsweep.tasks.report.glossary import GLOSSARY
+from qnnsweep.tasks.report.ladder import ladders, worst_output
+from qnnsweep.tasks.report.steps import steps_of_page
 
 _CELL = CELL_COLUMNS[1:]
 """The columns that identify a cell within its run."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from tasks.numerics.timing import EXECUTION
-from tasks.records import ProfiledEvent
+from qnnsweep.tasks.numerics.timing import EXECUTION
+from qnnsweep.tasks.records import ProfiledEvent
 
 INFERENCES = 10
 """The maximum number of timed inferences per program in the trace. More would add megabytes but no information."""

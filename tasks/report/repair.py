@@ -7,10 +7,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tasks.records import RunFacts
-from tasks.records.tables import Row
-from tasks.report import format as display
-from tasks.report.page import beside, environment
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.report import format as display
+from qnnsweep.tasks.report.page import beside, environment
 
 _WIDTH, _HEIGHT = 640, 360
 _LEFT, _TOP, _RIGHT, _BOTTOM = 56, 28, 610, 310

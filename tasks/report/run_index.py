@@ -6,8 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from tasks.records.tables import Row
-from tasks.report.page import STYLES, beside, counts_in_words, environment
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.report.page import STYLES, beside, counts_in_words, environment
 
 MOST_RUNS = 400
 _MOST_NAMES = 3

@@ -9,12 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tasks.records import RunFacts
-from tasks.records import tables as records
-from tasks.report import format as display
-from tasks.report import one_line_table
-from tasks.report.one_line_table import OneLineTable
-from tasks.report.page import NUMBERS, counts_in_words, named, summary, varying
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records import tables as records
+from qnnsweep.tasks.report import format as display
+from qnnsweep.tasks.report import one_line_table
+from qnnsweep.tasks.report.one_line_table import OneLineTable
+from qnnsweep.tasks.report.page import NUMBERS, counts_in_words, named, summary, varying
 
 _DROPPED_FIRST = ("lower s", "delegated / CPU", "pte KiB", "operators", "top-1 %")
 _NOTE_CHARACTERS = 300  # the page has the whole note

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.comparison.evidence import Evidence
-from tasks.errors import EvidenceError
-from tasks.numerics.device_run import CHAIN, DeviceRun
-from tasks.numerics.element_use import CapturedValue, ElementUse, Value
-from tasks.numerics.introduced import Difference, introduced_error
-from tasks.records import Capture, LoweredProgram, Operator, Quantization
-from tasks.storage.store import Store
-from tasks.toolchain.reference.graph import ReferenceGraph, read_graph
-from tasks.toolchain.reference.kernels import HostKernels
+from qnnsweep.tasks.comparison.evidence import Evidence
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.device_run import CHAIN, DeviceRun
+from qnnsweep.tasks.numerics.element_use import CapturedValue, ElementUse, Value
+from qnnsweep.tasks.numerics.introduced import Difference, introduced_error
+from qnnsweep.tasks.records import Capture, LoweredProgram, Operator, Quantization
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, read_graph
+from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
 Array = NDArray[Any]
 

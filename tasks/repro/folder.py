@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.repro.case import Case
-from tasks.repro.search import limit_of
-from tasks.repro.variant import Variant
+from qnnsweep.tasks.repro.case import Case
+from qnnsweep.tasks.repro.search import limit_of
+from qnnsweep.tasks.repro.variant import Variant
 
 Array = NDArray[Any]
 

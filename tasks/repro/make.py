@@ -7,14 +7,14 @@ from importlib import metadata
 from itertools import count
 from pathlib import Path
 
-from tasks.errors import QnnsweepError
-from tasks.repro.case import Case
-from tasks.repro.folder import write_program
-from tasks.repro.program import described
-from tasks.repro.search import SearchResult, Trial, search
-from tasks.repro.texts import environment, report, tried
-from tasks.repro.trial import RECORDING, record, run_script
-from tasks.repro.variant import Variant
+from qnnsweep.tasks.errors import QnnsweepError
+from qnnsweep.tasks.repro.case import Case
+from qnnsweep.tasks.repro.folder import write_program
+from qnnsweep.tasks.repro.program import described
+from qnnsweep.tasks.repro.search import SearchResult, Trial, search
+from qnnsweep.tasks.repro.texts import environment, report, tried
+from qnnsweep.tasks.repro.trial import RECORDING, record, run_script
+from qnnsweep.tasks.repro.variant import Variant
 
 _PACKAGES = ("torch", "executorch", "torchao", "numpy")
 _FILES = {

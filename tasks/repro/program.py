@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.errors import EvidenceError
-from tasks.records import Operator, Quantization
-from tasks.repro.case import Case
-from tasks.toolchain.reference.graph import GETITEM, Call
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Operator, Quantization
+from qnnsweep.tasks.repro.case import Case
+from qnnsweep.tasks.toolchain.reference.graph import GETITEM, Call
 
 Array = NDArray[Any]
 
@@ -108,7 +108,7 @@ class _Writer:
             self._lines.append(f"        {name} = {_on_grid(name, qparams)}")
 
     def _text(self, encoded: Any, reader: int) -> str:
-        """Return the source of an argument; see `tasks.toolchain.reference.graph.Call`."""
+        """Return the source of an argument; see `qnnsweep.tasks.toolchain.reference.graph.Call`."""
         if isinstance(encoded, list | tuple):
             return f"[{', '.join(self._text(element, reader) for element in encoded)}]"
         if not isinstance(encoded, dict):

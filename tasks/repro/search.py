@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tasks.errors import EvidenceError
-from tasks.repro.case import Case
-from tasks.repro.program import described, small_program, terminals
-from tasks.repro.variant import CLAMPS, Variant, twins, variant_of
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.repro.case import Case
+from qnnsweep.tasks.repro.program import described, small_program, terminals
+from qnnsweep.tasks.repro.variant import CLAMPS, Variant, twins, variant_of
 
 _DEEPEST = 3
 """The most operators between the operator and an operator that the program grows to."""

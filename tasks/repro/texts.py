@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tasks.numerics.dequantize import dequantize
-from tasks.repro.case import Case
-from tasks.repro.folder import quantity
-from tasks.repro.program import described
-from tasks.repro.search import SearchResult, Trial
+from qnnsweep.tasks.numerics.dequantize import dequantize
+from qnnsweep.tasks.repro.case import Case
+from qnnsweep.tasks.repro.folder import quantity
+from qnnsweep.tasks.repro.program import described
+from qnnsweep.tasks.repro.search import SearchResult, Trial
 
 _WORST = 5
 

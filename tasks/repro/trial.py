@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tasks.repro.folder import SCRIPT
+from qnnsweep.tasks.repro.folder import SCRIPT
 
 _DEADLINE_S = 1800
 RECORDING = ("saver_output.c", "params.bin")

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.numerics.dequantize import quantize
-from tasks.records import Quantization
-from tasks.repro.case import Case
-from tasks.repro.program import SmallProgram, small_program
+from qnnsweep.tasks.numerics.dequantize import quantize
+from qnnsweep.tasks.records import Quantization
+from qnnsweep.tasks.repro.case import Case
+from qnnsweep.tasks.repro.program import SmallProgram, small_program
 
 Array = NDArray[Any]
 

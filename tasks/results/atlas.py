@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from conf.impossible import compiler_limit
-from tasks.records import CaseOutcome
-from tasks.records.vocabulary import CASE_STATES
-from tasks.results.outcome import CellResult
+from qnnsweep.conf.impossible import compiler_limit
+from qnnsweep.tasks.records import CaseOutcome
+from qnnsweep.tasks.records.vocabulary import CASE_STATES
+from qnnsweep.tasks.results.outcome import CellResult
 
 _RIGHT = ("exact", "delegated")
 """The states of cases that the compiler accepts as a whole, and that are right."""

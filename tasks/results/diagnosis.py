@@ -4,16 +4,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from conf.schemes import SchemeConfig
-from tasks.numerics.ladder import worst_rung
-from tasks.numerics.verdict import wrong_integers
-from tasks.records import Comparison, ErrorShare, LoweredProgram, OperatorComparison, OutputComparison
-from tasks.records.vocabulary import Cause, Rung
-from tasks.repair.candidates import candidates
-from tasks.repair.wording import named_targets, operators_phrase
-from tasks.results.atlas import rule_verdict, states_in_words
-from tasks.results.outcome import CellResult, finals, judge, on_device, problem
-from tasks.results.step_sentences import step_sentences
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.numerics.ladder import worst_rung
+from qnnsweep.tasks.numerics.verdict import wrong_integers
+from qnnsweep.tasks.records import Comparison, ErrorShare, LoweredProgram, OperatorComparison, OutputComparison
+from qnnsweep.tasks.records.vocabulary import Cause, Rung
+from qnnsweep.tasks.repair.candidates import candidates
+from qnnsweep.tasks.repair.wording import named_targets, operators_phrase
+from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
+from qnnsweep.tasks.results.outcome import CellResult, finals, judge, on_device, problem
+from qnnsweep.tasks.results.step_sentences import step_sentences
 
 _MENTIONED = 0.1  # a group of operators with a smaller share of the error is not mentioned
 _MOST_GROUPS = 3

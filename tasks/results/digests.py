@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from conf.schema import Request
-from tasks.storage.digest import digest
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.storage.digest import digest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from conf.tolerances import OperatorTolerance, ToleranceConfig
-from tasks.numerics.verdict import limits
-from tasks.records.tables import Row
+from qnnsweep.conf.tolerances import OperatorTolerance, ToleranceConfig
+from qnnsweep.tasks.numerics.verdict import limits
+from qnnsweep.tasks.records.tables import Row
 
 _WORKS = ("exact", "delegated")
 MARGIN_DB = 6.0

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args, get_origin
 
-from conf.errors import did_you_mean
-from tasks.errors import RequestError
-from tasks.records.cell_rows import CellRow
-from tasks.records.tables import Row, columns
-from tasks.results.bisection import Answer
+from qnnsweep.conf.errors import did_you_mean
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.records.cell_rows import CellRow
+from qnnsweep.tasks.records.tables import Row, columns
+from qnnsweep.tasks.results.bisection import Answer
 
 INTRODUCED, SHARE = "introduced_snr_db", "share"
 OF_OPERATORS = (INTRODUCED, SHARE)

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from conf.schema import Request
-from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
-from tasks.numerics.interval import bootstrap_interval, wilson_interval
-from tasks.numerics.noise import in_db, lowest_snr, noise_by_sample
-from tasks.records import (
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
+from qnnsweep.tasks.numerics.interval import bootstrap_interval, wilson_interval
+from qnnsweep.tasks.numerics.noise import in_db, lowest_snr, noise_by_sample
+from qnnsweep.tasks.records import (
     Blob,
     Bundle,
     Capture,
@@ -22,9 +22,9 @@ from tasks.records import (
     StepComparison,
     Toolchain,
 )
-from tasks.records.cell_rows import Finals, Limits
-from tasks.records.methods import methods_of
-from tasks.records.vocabulary import OWN_ERROR, Outcome
+from qnnsweep.tasks.records.cell_rows import Finals, Limits
+from qnnsweep.tasks.records.methods import methods_of
+from qnnsweep.tasks.records.vocabulary import OWN_ERROR, Outcome
 
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)
 

@@ -4,7 +4,7 @@ import pprint
 from collections.abc import Sequence
 from typing import Any
 
-from conf.schemes import SchemeConfig, SchemeOverride
+from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
 
 _SETTINGS = ("quant_dtype", "observer", "symmetric", "per_channel", "block_size", "range")
 """The settings of an override that a recipe can have, if the override selects a single node."""

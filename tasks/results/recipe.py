@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from conf.schemes import SchemeConfig
+from qnnsweep.conf.schemes import SchemeConfig
 
 
 def scheme_yaml(scheme: SchemeConfig, comments: Sequence[str] = ()) -> str:

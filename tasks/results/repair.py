@@ -4,11 +4,11 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from conf.repair import BudgetConfig, TargetConfig
-from tasks.records import Comparison, LoweredProgram
-from tasks.records.cell_rows import Finals
-from tasks.records.vocabulary import OWN_ERROR
-from tasks.results.outcome import CellResult, finals, judge
+from qnnsweep.conf.repair import BudgetConfig, TargetConfig
+from qnnsweep.tasks.records import Comparison, LoweredProgram
+from qnnsweep.tasks.records.cell_rows import Finals
+from qnnsweep.tasks.records.vocabulary import OWN_ERROR
+from qnnsweep.tasks.results.outcome import CellResult, finals, judge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

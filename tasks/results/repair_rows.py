@@ -4,12 +4,12 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from tasks.records.repair_rows import CertificateRow, RepairRow
-from tasks.records.vocabulary import CertificateSide
-from tasks.results.outcome import CellResult
-from tasks.results.repair import measurement, of_samples
-from tasks.results.repair_search import Step
-from tasks.results.rows import identity
+from qnnsweep.tasks.records.repair_rows import CertificateRow, RepairRow
+from qnnsweep.tasks.records.vocabulary import CertificateSide
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.repair import measurement, of_samples
+from qnnsweep.tasks.results.repair_search import Step
+from qnnsweep.tasks.results.rows import identity
 
 
 def step_name(scheme: str, step: Step) -> str:

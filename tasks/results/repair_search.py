@@ -8,11 +8,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from conf.repair import BudgetConfig, TargetConfig
-from conf.schemes import SchemeConfig
-from tasks.repair.candidates import LEAST_GAIN_DB, Candidate, candidates
-from tasks.results.outcome import CellResult, judge
-from tasks.results.repair import Measurement, excesses, gain_db, measurement, of_samples, shortfalls
+from qnnsweep.conf.repair import BudgetConfig, TargetConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.repair.candidates import LEAST_GAIN_DB, Candidate, candidates
+from qnnsweep.tasks.results.outcome import CellResult, judge
+from qnnsweep.tasks.results.repair import Measurement, excesses, gain_db, measurement, of_samples, shortfalls
 
 Measure = Callable[[SchemeConfig], Sequence[CellResult]]
 """Returns the cells of a scheme, one per SoC: compiled, executed and compared, or with a reason why not."""

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from conf.backends import planned_backend
-from tasks.errors import ProgramDiffers, RunnerFailed
-from tasks.numerics.coverage import coverage
-from tasks.numerics.ladder import worst_rung
-from tasks.numerics.modules import module_times
-from tasks.numerics.timing import spread
-from tasks.numerics.verdict import worst_operator
-from tasks.records import (
+from qnnsweep.conf.backends import planned_backend
+from qnnsweep.tasks.errors import ProgramDiffers, RunnerFailed
+from qnnsweep.tasks.numerics.coverage import coverage
+from qnnsweep.tasks.numerics.ladder import worst_rung
+from qnnsweep.tasks.numerics.modules import module_times
+from qnnsweep.tasks.numerics.timing import spread
+from qnnsweep.tasks.numerics.verdict import worst_operator
+from qnnsweep.tasks.records import (
     AtlasRow,
     Blob,
     Command,
@@ -26,9 +26,17 @@ from tasks.records import (
     OperatorComparison,
     Toolchain,
 )
-from tasks.records.cell_rows import AuditRow, CellIdentity, CellRow, CommandRow, DelegationRow, ProbeRow, WorkRow
-from tasks.records.methods import methods_of, named_operator
-from tasks.records.operator_rows import (
+from qnnsweep.tasks.records.cell_rows import (
+    AuditRow,
+    CellIdentity,
+    CellRow,
+    CommandRow,
+    DelegationRow,
+    ProbeRow,
+    WorkRow,
+)
+from qnnsweep.tasks.records.methods import methods_of, named_operator
+from qnnsweep.tasks.records.operator_rows import (
     BudgetRow,
     DetailRow,
     MetricRow,
@@ -38,12 +46,12 @@ from tasks.records.operator_rows import (
     ProfileRow,
     StepRow,
 )
-from tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
-from tasks.records.vocabulary import OWN_ERROR, TimedOn
-from tasks.results.diagnosis import diagnosis
-from tasks.results.digests import input_digests
-from tasks.results.outcome import CellResult, finals, judge, limits, missed_limits
-from tasks.toolchain.workers.supervisor import CallCost
+from qnnsweep.tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
+from qnnsweep.tasks.records.vocabulary import OWN_ERROR, TimedOn
+from qnnsweep.tasks.results.diagnosis import diagnosis
+from qnnsweep.tasks.results.digests import input_digests
+from qnnsweep.tasks.results.outcome import CellResult, finals, judge, limits, missed_limits
+from qnnsweep.tasks.toolchain.workers.supervisor import CallCost
 
 
 def rows(

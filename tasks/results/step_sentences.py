@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tasks.records import StepComparison
+from qnnsweep.tasks.records import StepComparison
 
 _FUSED_DB = 6.0  # the debug program has at most a quarter of the noise of the shipping program
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from safetensors.numpy import load
 
-from tasks.records import Blob, ExportedModel
-from tasks.records.keys import tensor_key
-from tasks.storage.store import Store
+from qnnsweep.tasks.records import Blob, ExportedModel
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.storage.store import Store
 
 
 def unseen_samples(exported: ExportedModel, searched: int, store: Store) -> list[int]:

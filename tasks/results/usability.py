@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from tasks.records.tables import Row
+from qnnsweep.tasks.records.tables import Row
 
 Usability = Literal["delegated", "wrong", "cpu", "refused", "unknown"]
 USABILITIES: tuple[Usability, ...] = get_args(Usability)

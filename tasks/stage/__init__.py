@@ -4,8 +4,8 @@ The module `task` turns functions into Prefect tasks and configures these for a 
 the results of the tasks. The module `upstream` gives a task the results of other tasks, or why there are none.
 """
 
-from tasks.stage.result_cache import RECORDS
-from tasks.stage.task import OnChange, configure_task, is_reused, result_name, stage, stored_result
-from tasks.stage.upstream import Upstream
+from qnnsweep.tasks.stage.result_cache import RECORDS
+from qnnsweep.tasks.stage.task import OnChange, configure_task, is_reused, result_name, stage, stored_result
+from qnnsweep.tasks.stage.upstream import Upstream
 
 __all__ = ["RECORDS", "OnChange", "Upstream", "configure_task", "is_reused", "result_name", "stage", "stored_result"]

@@ -30,11 +30,11 @@ from prefect.filesystems import WritableFileSystem
 from prefect.serializers import Serializer
 from pydantic import PrivateAttr
 
-from tasks.errors import EvidenceError
-from tasks.records import Blob
-from tasks.storage.codec import decode, encode
-from tasks.storage.manifest import KEYS, RECORDS, referenced_blobs
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage.codec import decode, encode
+from qnnsweep.tasks.storage.manifest import KEYS, RECORDS, referenced_blobs
+from qnnsweep.tasks.storage.store import Store
 
 RESULT_SUFFIX = ".parquet"
 """The end of the name of every result."""

@@ -20,13 +20,13 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.states import Cancelled
 
-from tasks.errors import QnnsweepError
-from tasks.records import Toolchain
-from tasks.stage.result_cache import RESULT_SUFFIX, Accepts, RecordSerializer, read_result, storage_blocks
-from tasks.stage.task_log import log_failure, log_success
-from tasks.stage.upstream import NotCompleted, Upstream
-from tasks.storage.digest import digest
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import QnnsweepError
+from qnnsweep.tasks.records import Toolchain
+from qnnsweep.tasks.stage.result_cache import RESULT_SUFFIX, Accepts, RecordSerializer, read_result, storage_blocks
+from qnnsweep.tasks.stage.task_log import log_failure, log_success
+from qnnsweep.tasks.stage.upstream import NotCompleted, Upstream
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.storage.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")

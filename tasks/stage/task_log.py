@@ -4,9 +4,9 @@ from contextlib import suppress
 
 from prefect.logging import get_run_logger
 
-from tasks.errors import EvidenceError, QnnsweepError
-from tasks.records import Blob
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EvidenceError, QnnsweepError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage.store import Store
 
 _LINES_OF_FAILURE = 40
 _LINES_OF_SUCCESS = 8

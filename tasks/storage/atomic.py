@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.errors import EnvironmentUnusable
 
 _REMEDIES = {
     "free some space there, or set artifacts=FOLDER to a folder on another disk": ("ENOSPC", "EDQUOT", "EFBIG"),

@@ -21,9 +21,9 @@ from typing import Any, BinaryIO, TypeVar
 import pyarrow as pa
 from pyarrow import fs
 
-from conf.schema import ObjectStoreConfig
-from tasks.errors import EnvironmentUnusable
-from tasks.storage.atomic import commit, temporary_file, translate_os_errors
+from qnnsweep.conf.schema import ObjectStoreConfig
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.storage.atomic import commit, temporary_file, translate_os_errors
 
 T = TypeVar("T")
 _PIECE_BYTES = 32 << 20

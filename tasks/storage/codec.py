@@ -16,10 +16,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks import records
-from tasks.errors import EvidenceError
-from tasks.records.hints import element, optional
-from tasks.storage.columns import ARROW_TYPES
+from qnnsweep.tasks import records
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records.hints import element, optional
+from qnnsweep.tasks.storage.columns import ARROW_TYPES
 
 _RECORD = b"qnnsweep.record"
 _CHECKSUM = b"qnnsweep.checksum"
@@ -32,7 +32,7 @@ class OtherVersionError(EvidenceError):
 
 
 def encode(record: object) -> bytes:
-    """Return a record of `tasks.records` as a Parquet file of one row. Equal records give equal bytes.
+    """Return a record of `qnnsweep.tasks.records` as a Parquet file of one row. Equal records give equal bytes.
 
     Raises TypeError, with the field's name, for a value that is not of its field's type, and ValueError for an integer
     beyond 64 bits or text that is not Unicode.
@@ -52,7 +52,7 @@ def encode(record: object) -> bytes:
 
 
 def decode(data: bytes) -> object:
-    """Return the record that `encode` encoded. Only records of `tasks.records` are ever instantiated.
+    """Return the record that `encode` encoded. Only records of `qnnsweep.tasks.records` are ever instantiated.
 
     Raises EvidenceError if the bytes are damaged, are not a record, or are of another version of the record.
     """

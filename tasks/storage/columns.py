@@ -14,7 +14,7 @@ from typing import Any, Literal, get_origin
 import numpy as np
 import pyarrow as pa
 
-from tasks.records.hints import element, optional
+from qnnsweep.tasks.records.hints import element, optional
 
 STRING, FLOAT64, INT64, BOOL = pa.string(), pa.float64(), pa.int64(), pa.bool_()
 ARROW_TYPES: dict[type, pa.DataType] = {str: STRING, float: FLOAT64, int: INT64, bool: BOOL}

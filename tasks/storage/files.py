@@ -1,7 +1,7 @@
 """The files of a store, with names such as `tables/cells/run=…/part.parquet`.
 
-The protocol `Files` has two implementations: `Folder` for a local folder, and `tasks.storage.bucket.Bucket` for an
-object store.
+The protocol `Files` has two implementations: `Folder` for a local folder, and `qnnsweep.tasks.storage.bucket.Bucket`
+for an object store.
 """
 
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Protocol
 
-from tasks.storage.atomic import translate_os_errors, write_atomically
+from qnnsweep.tasks.storage.atomic import translate_os_errors, write_atomically
 
 
 class Files(Protocol):

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from tasks.errors import EvidenceError
-from tasks.storage import tables
-from tasks.storage.atomic import translate_os_errors
-from tasks.storage.codec import OtherVersionError, decode
-from tasks.storage.manifest import KEYS, RECORDS, read_manifest
-from tasks.storage.store import Store, blob_name
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.atomic import translate_os_errors
+from qnnsweep.tasks.storage.codec import OtherVersionError, decode
+from qnnsweep.tasks.storage.manifest import KEYS, RECORDS, read_manifest
+from qnnsweep.tasks.storage.store import Store, blob_name
 
 Kind = Literal["blob", "result", "key", "table", "manifest"]
 

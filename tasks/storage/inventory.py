@@ -5,13 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from conf.names import CACHED_STAGES
-from tasks.errors import EvidenceError
-from tasks.storage import tables
-from tasks.storage.codec import decode
-from tasks.storage.manifest import read_manifest, referenced_blobs
-from tasks.storage.retention import bytes_of_run
-from tasks.storage.store import Store
+from qnnsweep.conf.names import CACHED_STAGES
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.codec import decode
+from qnnsweep.tasks.storage.manifest import read_manifest, referenced_blobs
+from qnnsweep.tasks.storage.retention import bytes_of_run
+from qnnsweep.tasks.storage.store import Store
 
 OTHERS = "others"
 """The name of the row for blobs that no result references: logs of failures, and blobs that only runs reference."""

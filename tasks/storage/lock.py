@@ -9,9 +9,9 @@ import os
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
 
-from tasks.errors import EnvironmentUnusable
-from tasks.storage.atomic import make_folder, translate_os_errors
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.storage.atomic import make_folder, translate_os_errors
+from qnnsweep.tasks.storage.store import Store
 
 
 def shared(store: Store) -> AbstractContextManager[None]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
-from tasks.errors import EvidenceError
-from tasks.records import Blob
-from tasks.storage import tables
-from tasks.storage.codec import decode
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.codec import decode
+from qnnsweep.tasks.storage.store import Store
 
 RECORDS, KEYS = "results/records", "results/keys"
 """Two folders of the store: the cached results, and Prefect's metadata of results under the same names."""

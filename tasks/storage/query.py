@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.errors import EvidenceError
-from tasks.records.tables import Row
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 
 
 def select(

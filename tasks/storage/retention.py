@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
-from tasks.storage import tables
-from tasks.storage.codec import decode
-from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.codec import decode
+from qnnsweep.tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs
+from qnnsweep.tasks.storage.store import Store
 
 UNREFERENCED_GRACE_S = 86_400.0
 """The time for which unreferenced results and blobs, and the files of incomplete runs, are kept."""

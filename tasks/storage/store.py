@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from errno import EACCES
 from pathlib import Path
 
-from conf.schema import ObjectStoreConfig
-from tasks.errors import EvidenceError
-from tasks.records import Blob
-from tasks.storage.atomic import (
+from qnnsweep.conf.schema import ObjectStoreConfig
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage.atomic import (
     commit,
     make_folder,
     remove_stale,
@@ -27,7 +27,7 @@ from tasks.storage.atomic import (
     translate_os_errors,
     write_atomically,
 )
-from tasks.storage.files import Files, Folder
+from qnnsweep.tasks.storage.files import Files, Folder
 
 _CHUNK_BYTES = 1 << 20
 _READ_ONLY = 0o444
@@ -54,7 +54,7 @@ class Store:
         self._folder = Folder(self.root, self.partial)
         self._bucket = None
         if url:
-            from tasks.storage.bucket import Bucket  # slow: it imports pyarrow, which few workers need
+            from qnnsweep.tasks.storage.bucket import Bucket  # slow: it imports pyarrow, which few workers need
 
             self._bucket = Bucket(url, copies=self.root / "copies", partial=self.partial, access=self.access)
 

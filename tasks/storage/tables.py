@@ -19,12 +19,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from conf.toolchains import DEFAULT_TOOLCHAIN
-from tasks.errors import EvidenceError, RequestError
-from tasks.records.tables import CELL_COLUMNS, TABLES, Row, columns
-from tasks.storage.checksum import METADATA, ChecksumError, check, with_checksum
-from tasks.storage.columns import arrow_type, column
-from tasks.storage.store import Store
+from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
+from qnnsweep.tasks.errors import EvidenceError, RequestError
+from qnnsweep.tasks.records.tables import CELL_COLUMNS, TABLES, Row, columns
+from qnnsweep.tasks.storage.checksum import METADATA, ChecksumError, check, with_checksum
+from qnnsweep.tasks.storage.columns import arrow_type, column
+from qnnsweep.tasks.storage.store import Store
 
 _ROW_GROUP = 8192
 """The number of rows that are read or skipped together. Rows are sorted by cell: a cell is in one or two groups."""

@@ -8,8 +8,8 @@ import torch
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from tasks.records import OperatorCall
-from tasks.toolchain.tensors import dtype_name
+from qnnsweep.tasks.records import OperatorCall
+from qnnsweep.tasks.toolchain.tensors import dtype_name
 
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 

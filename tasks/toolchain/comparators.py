@@ -11,8 +11,8 @@ import torch
 from executorch.devtools.inspector.numerical_comparator import NumericalComparatorBase
 from safetensors import safe_open
 
-from tasks.errors import RequestError
-from tasks.records.keys import tensor_key
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.records.keys import tensor_key
 
 MetricResult = tuple[float | None, str | None]
 """The metric's number (None if it is not defined) and its error message (None if there was no error)."""

@@ -7,9 +7,9 @@ from itertools import islice
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from torch.export import ExportedProgram
 
-from tasks.records import CompileFacts, ExpectedTensor
-from tasks.toolchain.backends.compiler import Compiler, DelegationLog
-from tasks.toolchain.reference.operators import expected_instructions, logged_instruction_bytes
+from qnnsweep.tasks.records import CompileFacts, ExpectedTensor
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
+from qnnsweep.tasks.toolchain.reference.operators import expected_instructions, logged_instruction_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

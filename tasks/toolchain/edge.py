@@ -14,19 +14,19 @@ from executorch.exir import EdgeProgramManager
 from executorch.exir.program._program import _gen_edge_manager_for_partitioners, lift_constant_tensor_pass
 from torch.export import ExportedProgram
 
-from tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedModel
-from tasks.records.keys import METHOD, tensor_key
-from tasks.records.options import LoweringOptions
-from tasks.storage.store import Store
-from tasks.toolchain.backends.compiler import Compiler, DelegationLog
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.export import make_deterministic
-from tasks.toolchain.reference.counterparts import other_reference
-from tasks.toolchain.reference.designed import designed_outputs
-from tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
-from tasks.toolchain.reference.operators import input_qparams, operator_table, output_operators
-from tasks.toolchain.saved_program import load_program
-from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
+from qnnsweep.tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedModel
+from qnnsweep.tasks.records.keys import METHOD, tensor_key
+from qnnsweep.tasks.records.options import LoweringOptions
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.reference.counterparts import other_reference
+from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
+from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
+from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator_table, output_operators
+from qnnsweep.tasks.toolchain.saved_program import load_program
+from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 Samples = Sequence[tuple[torch.Tensor, ...]]
 

@@ -11,40 +11,40 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from conf.models import ModelConfig
-from conf.schema import SocConfig
-from conf.schemes import SchemeConfig
-from tasks.records import ExportedModel, LoweredProgram, QuantizedModel
-from tasks.records.methods import methods_of, of_methods
-from tasks.records.options import LoweringOptions
-from tasks.storage.store import Store
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.records import ExportedModel, LoweredProgram, QuantizedModel
+from qnnsweep.tasks.records.methods import methods_of, of_methods
+from qnnsweep.tasks.records.options import LoweringOptions
+from qnnsweep.tasks.storage.store import Store
 
 if TYPE_CHECKING:
-    from tasks.toolchain.edge import EdgeModel
-    from tasks.toolchain.reference.kernels import HostKernels
+    from qnnsweep.tasks.toolchain.edge import EdgeModel
+    from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
 
 def export_model(model: ModelConfig, store: Store) -> ExportedModel:
-    from tasks.toolchain import export
+    from qnnsweep.tasks.toolchain import export
 
     return export.export_model(model, store)
 
 
 def check_model(model: ModelConfig) -> None:
-    from tasks.toolchain import export
+    from qnnsweep.tasks.toolchain import export
 
     export.check_model(model)
 
 
 def check_overrides(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> None:
-    from tasks.toolchain import quantize
+    from qnnsweep.tasks.toolchain import quantize
 
     for method in methods_of(exported):
         quantize.check_overrides(method, scheme, kind, store)
 
 
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
-    from tasks.toolchain import quantize
+    from qnnsweep.tasks.toolchain import quantize
 
     return of_methods(quantize.quantize_methods(methods_of(exported), scheme, kind, store))
 
@@ -52,14 +52,14 @@ def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, sto
 def own_metrics(
     names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]]
 ) -> dict[str, list[tuple[float | None, str | None]]]:
-    from tasks.toolchain import comparators
+    from qnnsweep.tasks.toolchain import comparators
 
     return comparators.own_metrics(names, pairs, handles)
 
 
 def edge_models(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> list["EdgeModel"]:
     """Return the edge program of every method."""
-    from tasks.toolchain import edge
+    from qnnsweep.tasks.toolchain import edge
 
     return [edge.edge_model(method, options, store) for method in methods_of(quantized)]
 
@@ -67,7 +67,7 @@ def edge_models(quantized: QuantizedModel, options: LoweringOptions, store: Stor
 def lower_model(
     models: Sequence["EdgeModel"], soc: SocConfig | None, options: LoweringOptions, store: Store
 ) -> LoweredProgram:
-    from tasks.toolchain import lower
+    from qnnsweep.tasks.toolchain import lower
 
     return lower.lower_model(models, soc, options, store)
 
@@ -77,9 +77,9 @@ def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[..., "H
 
     The inputs are two lists of arrays: rounded to the device's grids and, if they are known, before that.
     """
-    from tasks.toolchain.export import make_deterministic
-    from tasks.toolchain.reference.graph import read_graph
-    from tasks.toolchain.reference.kernels import HostKernels
+    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
     make_deterministic()
     return partial(HostKernels, read_graph(store, lowered.reference_calls, lowered.reference_constants))
@@ -89,9 +89,9 @@ def exported_function(exported: ExportedModel, store: Store) -> Callable[[Sequen
     """Return the exported program, which computes what eager PyTorch computes, as a function of arrays."""
     import torch
 
-    from tasks.toolchain.export import make_deterministic
-    from tasks.toolchain.saved_program import load_program
-    from tasks.toolchain.tensors import flat_outputs
+    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.saved_program import load_program
+    from qnnsweep.tasks.toolchain.tensors import flat_outputs
 
     make_deterministic()
     module = load_program(store, exported.program).module()

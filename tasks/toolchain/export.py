@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from conf.models import DataConfig, MethodConfig, ModelConfig, Split
-from tasks.errors import QnnsweepError, RequestError
-from tasks.records import Driven, ExportedModel, TensorSpec
-from tasks.records.keys import METHOD, tensor_key
-from tasks.records.methods import of_methods
-from tasks.storage.store import Store
-from tasks.toolchain.calls import operator_calls
-from tasks.toolchain.io_mistakes import mistaken_answers
-from tasks.toolchain.sequences import driven_samples
-from tasks.toolchain.tensors import dtype_name, flat_outputs, outputs_by_sample, put_tensors
+from qnnsweep.conf.models import DataConfig, MethodConfig, ModelConfig, Split
+from qnnsweep.tasks.errors import QnnsweepError, RequestError
+from qnnsweep.tasks.records import Driven, ExportedModel, TensorSpec
+from qnnsweep.tasks.records.keys import METHOD, tensor_key
+from qnnsweep.tasks.records.methods import of_methods
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.calls import operator_calls
+from qnnsweep.tasks.toolchain.io_mistakes import mistaken_answers
+from qnnsweep.tasks.toolchain.sequences import driven_samples
+from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs, outputs_by_sample, put_tensors
 
 Sample = Mapping[str, Any]
 
@@ -62,7 +62,7 @@ def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator
     modules = list(_modules(model))
     if model.states is None:
         for name, only, module in modules:
-            assert only.evaluation is not None, "checked by conf.load"
+            assert only.evaluation is not None, "checked by qnnsweep.conf.load"
             yield Method(
                 name=name,
                 model=only,
@@ -75,7 +75,7 @@ def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator
         name or METHOD: (only.inputs, lambda inputs, only=only, module=module: _answer(only, module, inputs))
         for name, only, module in modules
     }
-    assert model.evaluation is not None, "checked by conf.load"
+    assert model.evaluation is not None, "checked by qnnsweep.conf.load"
     sequences = _sourced("evaluation", model.evaluation)
     key = f"model.evaluation.source={model.evaluation.source}"
     vocabulary = getattr(modules[0][2], "vocabulary", None)

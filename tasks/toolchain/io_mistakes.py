@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from tasks.numerics.io_mistakes import layouts, orders
-from tasks.records import InputMistake, TensorSpec
-from tasks.records.keys import tensor_key
-from tasks.toolchain.tensors import flat_outputs
+from qnnsweep.tasks.numerics.io_mistakes import layouts, orders
+from qnnsweep.tasks.records import InputMistake, TensorSpec
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.toolchain.tensors import flat_outputs
 
 Inputs = tuple[torch.Tensor, ...]
 _SAMPLES = 2

@@ -16,22 +16,22 @@ from executorch.exir import ExecutorchProgramManager
 from executorch.exir.backend.utils import format_delegated_graph
 from torch.export import ExportedProgram
 
-from conf.schema import SocConfig
-from tasks.errors import ToolchainError
-from tasks.records import Blob, LoweredProgram, TensorSpec
-from tasks.records.keys import tensor_key, tensor_name
-from tasks.records.methods import of_methods
-from tasks.records.options import LoweringOptions
-from tasks.storage.store import Store
-from tasks.toolchain.backends.compiler import Compiler
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.compile import Compiled, Unavailable, compile_edge, compile_methods, try_compile
-from tasks.toolchain.edge import EdgeModel
-from tasks.toolchain.profiling import instructions, profile_program
-from tasks.toolchain.readback.facts import program_facts
-from tasks.toolchain.reference.operators import delegation_counts, subgraphs
-from tasks.toolchain.requantized import requantized_tensors
-from tasks.toolchain.tensors import read_tensors
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.tasks.errors import ToolchainError
+from qnnsweep.tasks.records import Blob, LoweredProgram, TensorSpec
+from qnnsweep.tasks.records.keys import tensor_key, tensor_name
+from qnnsweep.tasks.records.methods import of_methods
+from qnnsweep.tasks.records.options import LoweringOptions
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.compile import Compiled, Unavailable, compile_edge, compile_methods, try_compile
+from qnnsweep.tasks.toolchain.edge import EdgeModel
+from qnnsweep.tasks.toolchain.profiling import instructions, profile_program
+from qnnsweep.tasks.toolchain.readback.facts import program_facts
+from qnnsweep.tasks.toolchain.reference.operators import delegation_counts, subgraphs
+from qnnsweep.tasks.toolchain.requantized import requantized_tensors
+from qnnsweep.tasks.toolchain.tensors import read_tensors
 
 
 def lower_model(

@@ -14,10 +14,10 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import map_arg
 
-from conf.models import SAMPLES_OF_CALLS, ModelConfig, Split
-from tasks.storage.digest import digest
-from tasks.toolchain.calls import call_texts
-from tasks.toolchain.export import methods_of_model
+from qnnsweep.conf.models import SAMPLES_OF_CALLS, ModelConfig, Split
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.toolchain.calls import call_texts
+from qnnsweep.tasks.toolchain.export import methods_of_model
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,7 +47,7 @@ def model_calls(model: ModelConfig) -> list[ModelCall]:
 
 
 def call_cases(model: ModelConfig) -> Iterator[dict[str, Any]]:
-    """Yield the calls as cases of a collection. See `tasks.atlas.collection`."""
+    """Yield the calls as cases of a collection. See `qnnsweep.tasks.atlas.collection`."""
     for number, call in enumerate(model_calls(model)):
         (first, *_) = call.samples["evaluation"] or [()]
         yield {

@@ -12,10 +12,10 @@ from fnmatch import fnmatchcase
 
 from torch.fx import Graph, Node
 
-from conf.errors import RequestError, printable
-from conf.overrides import PATTERNS, merged, patterns
-from conf.schemes import OverridePrecision, SchemeOverride
-from tasks.records.keys import METHOD
+from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.conf.overrides import PATTERNS, merged, patterns
+from qnnsweep.conf.schemes import OverridePrecision, SchemeOverride
+from qnnsweep.tasks.records.keys import METHOD
 
 METHOD_OF_GRAPH = "qnnsweep_method"
 """The key of a graph's metadata with the name of the method that the graph computes."""

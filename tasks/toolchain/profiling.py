@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 
-from tasks.records import DelegatedNode, Instruction, ProfileProgram
-from tasks.storage.store import Store
-from tasks.toolchain.backends.compiler import Compiler
-from tasks.toolchain.compile import Unavailable, try_compile
-from tasks.toolchain.reference.operators import delegate_calls, handle_of, kernel_calls, subgraphs
+from qnnsweep.tasks.records import DelegatedNode, Instruction, ProfileProgram
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler
+from qnnsweep.tasks.toolchain.compile import Unavailable, try_compile
+from qnnsweep.tasks.toolchain.reference.operators import delegate_calls, handle_of, kernel_calls, subgraphs
 
 
 def profile_program(

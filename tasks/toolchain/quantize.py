@@ -8,16 +8,16 @@ from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from conf.schemes import Precision, SchemeConfig
-from tasks.records import Blob, ExportedModel, QuantizedModel
-from tasks.records.keys import METHOD
-from tasks.storage.store import Store
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.export import make_deterministic
-from tasks.toolchain.overridden import METHOD_OF_GRAPH
-from tasks.toolchain.saved_program import load_program
-from tasks.toolchain.shared_observers import equalize_states, share_observers
-from tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
+from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.tasks.records import Blob, ExportedModel, QuantizedModel
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.overridden import METHOD_OF_GRAPH
+from qnnsweep.tasks.toolchain.saved_program import load_program
+from qnnsweep.tasks.toolchain.shared_observers import equalize_states, share_observers
+from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 OBSERVER_REPLACEMENT = "replace_observer_with_quantize_dequantize_node"
 """The pass of torchao that replaces an observer by the nodes that round a value, as the ancestry of nodes names it."""
@@ -43,7 +43,7 @@ def quantize_methods(
         if driven is not None:
             share_observers(by_name)
         for exported, graph in zip(methods, prepared, strict=True):
-            assert exported.calibration is not None, "checked by conf.load"
+            assert exported.calibration is not None, "checked by qnnsweep.conf.load"
             count = min(scheme.calibration_samples, exported.calibration_samples)
             for sample in read_samples(store, exported.calibration, _input_names(exported), count):
                 graph(*sample)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks.records import ExpectedTensor, Instruction, Operator, RequantizedTensor
+from qnnsweep.tasks.records import ExpectedTensor, Instruction, Operator, RequantizedTensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

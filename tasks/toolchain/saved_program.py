@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.export.pt2_archive._package import PT2ArchiveReader
 
-from tasks.environment import changed_environment
-from tasks.errors import EvidenceError
-from tasks.records import Blob
-from tasks.storage.store import Store
+from qnnsweep.tasks.environment import changed_environment
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage.store import Store
 
 _RECORDS = re.compile(
     r"archive_format|archive_version|byteorder|\.data/\w+|models/\w+\.json|data/sample_inputs/\w+\.pt|"

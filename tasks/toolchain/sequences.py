@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from conf.models import DriverConfig, InputConfig, ModelConfig
-from tasks.errors import RequestError
-from tasks.records import Driven, Place, StateLink
-from tasks.records.keys import METHOD
-from tasks.storage.store import Store
-from tasks.toolchain import runner
-from tasks.toolchain.tensors import flat_outputs, put_tensors
+from qnnsweep.conf.models import DriverConfig, InputConfig, ModelConfig
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.records import Driven, Place, StateLink
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import runner
+from qnnsweep.tasks.toolchain.tensors import flat_outputs, put_tensors
 
 Called = Mapping[str, tuple[list[InputConfig], Callable[[tuple[torch.Tensor, ...]], object]]]
 """Per method, its inputs, and a function that returns its answer."""

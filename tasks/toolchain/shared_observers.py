@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
-from tasks.records import StateLink
+from qnnsweep.tasks.records import StateLink
 
 
 def share_observers(prepared: Mapping[str, GraphModule]) -> None:

@@ -14,8 +14,8 @@ from importlib.machinery import ModuleSpec
 from importlib.util import resolve_name
 from pathlib import Path
 
-from conf.models import ModelConfig
-from tasks.storage.digest import digest
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.tasks.storage.digest import digest
 
 
 def code_digest(model: ModelConfig) -> str:

@@ -7,10 +7,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch.utils import _pytree as pytree
 
-from tasks.errors import EvidenceError
-from tasks.records import Blob
-from tasks.records.keys import tensor_key
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.storage.store import Store
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -1,4 +1,4 @@
-"""ExecuTorch's own verification of a bundled program: `python -m tasks.toolchain.verify program.bpte --case 0`.
+"""ExecuTorch's own verification of a bundled program: `python -m qnnsweep.tasks.toolchain.verify FILE --case 0`.
 
 It does what ExecuTorch's `example_runner --output_verification` does, with the same default tolerances. The expected
 outputs are eager PyTorch's, so a quantized program needs wider tolerances.
@@ -11,15 +11,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tasks.errors import EnvironmentUnusable
-from tasks.records.keys import METHOD
-from tasks.toolchain.backends.qnn.sdk import find_sdk
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk
 
 VERIFIED, NOT_VERIFIED, UNUSABLE = 0, 1, 3
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tasks.toolchain.verify", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m qnnsweep.tasks.toolchain.verify", description=__doc__, allow_abbrev=False
+    )
     parser.add_argument("program", type=Path, help="a run's files/…/program.bpte")
     parser.add_argument("--method", default=METHOD, help="the method, if the program has several")
     parser.add_argument("--case", type=int, default=0, help="test case: the evaluation sample's number")
@@ -37,7 +39,7 @@ def main(argv: list[str]) -> int:
         except EnvironmentUnusable as error:
             print(f"verify: {error}", file=sys.stderr)
             return UNUSABLE
-        again = [sys.executable, "-m", "tasks.toolchain.verify", *argv, "--here"]
+        again = [sys.executable, "-m", "qnnsweep.tasks.toolchain.verify", *argv, "--here"]
         return subprocess.run(again, env=os.environ | environment, check=False).returncode
 
 

@@ -52,7 +52,7 @@ def case(fault: str) -> nn.Module:
 
 def _plant(fault: str) -> None:
     """Let the lowering of this process fail."""
-    from tasks.toolchain import lower
+    from qnnsweep.tasks.toolchain import lower
 
     def instructions(*_: object) -> object:
         if fault == "abort_in_lower":

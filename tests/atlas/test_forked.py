@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tasks.atlas.forked import Done, Failed, in_fork
+from qnnsweep.tasks.atlas.forked import Done, Failed, in_fork
 
 
 def raises() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from conf.atlas_plan import atlas_overrides, planned
-from conf.models import DataConfig, ModelConfig
-from flows.graph import comparison_options, lowering_options
-from flows.resources import prepare
-from tasks.errors import RequestError
-from tasks.list_cases import list_cases
-from tasks.records import CaseOutcome, OperatorCase, OperatorCases
-from tasks.try_cases import try_cases
+from qnnsweep.conf.atlas_plan import atlas_overrides, planned
+from qnnsweep.conf.models import DataConfig, ModelConfig
+from qnnsweep.flows.graph import comparison_options, lowering_options
+from qnnsweep.flows.resources import prepare
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.list_cases import list_cases
+from qnnsweep.tasks.records import CaseOutcome, OperatorCase, OperatorCases
+from qnnsweep.tasks.try_cases import try_cases
 
 pytestmark = pytest.mark.toolchain
 

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from tasks.comparison.biases import bias_uses
-from tasks.records import BiasUse, Quantization
-from tasks.storage.store import Store
+from qnnsweep.tasks.comparison.biases import bias_uses
+from qnnsweep.tasks.records import BiasUse, Quantization
+from qnnsweep.tasks.storage.store import Store
 from tests.sample_records import CONV, LOWERED, QUANTIZED
 
 INPUT = Quantization(scale=(2.0,), zero_point=(0,), quant_min=0, quant_max=255, dtype="uint8", axis=None)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.comparison.details import error_details
-from tasks.numerics.element_use import CapturedValue
-from tasks.numerics.introduced import Difference, introduced_error
-from tasks.numerics.replay import Replayed
-from tasks.records import ErrorDetail, Gap, OperatorComparison
+from qnnsweep.tasks.comparison.details import error_details
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.introduced import Difference, introduced_error
+from qnnsweep.tasks.numerics.replay import Replayed
+from qnnsweep.tasks.records import ErrorDetail, Gap, OperatorComparison
 from tests.sample_records import CONV
 
 RIGHT = np.array([-6.0, -1.0, 2.0, 3.0], np.float32)

@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from tasks.comparison.outputs import FinalOutputs
-from tasks.numerics.ladder import worst_rung
-from tasks.records import Blob, Capture, LoweredProgram, TensorSpec
-from tasks.results.outcome import finals
-from tasks.storage.store import Store
+from qnnsweep.tasks.comparison.outputs import FinalOutputs
+from qnnsweep.tasks.numerics.ladder import worst_rung
+from qnnsweep.tasks.records import Blob, Capture, LoweredProgram, TensorSpec
+from qnnsweep.tasks.results.outcome import finals
+from qnnsweep.tasks.storage.store import Store
 from tests.sample_records import CAPTURE, COMPARISON, LOWERED
 
 SIGNAL = np.array([[3.0, -4.0]], np.float32)

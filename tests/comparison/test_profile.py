@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tasks.comparison.profile import profiled_events
-from tasks.errors import EvidenceError
-from tasks.records import Blob, Capture, DelegatedNode, Execution, Instruction, LaunchResult, Operator, ProfileProgram
-from tasks.storage.store import Store
+from qnnsweep.tasks.comparison.profile import profiled_events
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import (
+    Blob,
+    Capture,
+    DelegatedNode,
+    Execution,
+    Instruction,
+    LaunchResult,
+    Operator,
+    ProfileProgram,
+)
+from qnnsweep.tasks.storage.store import Store
 from tests.sample_records import CAPTURE, LOWERED, SHIPPING
 
 DATA = Path(__file__).parents[1] / "data"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks.comparison.same_tokens import OtherMethod, other_methods
-from tasks.records import StateLink
+from qnnsweep.tasks.comparison.same_tokens import OtherMethod, other_methods
+from qnnsweep.tasks.records import StateLink
 
 LINKS = [
     StateLink(method=method, output=0, to_method="decode", input=1, update="append", axis=1)

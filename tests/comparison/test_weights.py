@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from tasks.comparison.weights import WeightErrors, weight_errors
-from tasks.storage.store import Store
+from qnnsweep.tasks.comparison.weights import WeightErrors, weight_errors
+from qnnsweep.tasks.storage.store import Store
 from tests.numerics.numpy_graph import Program, constant, entry
 from tests.sample_records import CONV, LOWERED, QUANTIZED
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
+from qnnsweep.conf.load import load
 from tests.conf.conftest import Refused
 
 QUANT_DTYPES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16a8w"

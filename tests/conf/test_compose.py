@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import conf.compose
-from conf.compose import compose_cells, compose_request
-from conf.load import parse
-from conf.names import AXES
-from conf.options import GROUPS
+import qnnsweep.conf.compose
+from qnnsweep.conf.compose import compose_cells, compose_request
+from qnnsweep.conf.load import parse
+from qnnsweep.conf.names import AXES
+from qnnsweep.conf.options import GROUPS
 
 
 def assert_both_agree(overrides: list[str], config_dirs: tuple[Path, ...] = ()) -> None:
@@ -89,9 +89,9 @@ def test_any_sweep_of_options_and_values(options: Path, data: st.DataObject) -> 
 
 def test_self_contained_options_are_composed_in_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     composed: list[Sequence[str]] = []
-    compose_request = conf.compose.compose_request
+    compose_request = qnnsweep.conf.compose.compose_request
     monkeypatch.setattr(
-        "conf.compose.compose_request",
+        "qnnsweep.conf.compose.compose_request",
         lambda overrides, options: composed.append(overrides) or compose_request(overrides, options),
     )
     with parse(["soc=glob(*)"]) as parsed:

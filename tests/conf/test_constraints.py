@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from conf.constraints import above_zero, at_least, choice, decibels, dimensions, share, violations
+from qnnsweep.conf.constraints import above_zero, at_least, choice, decibels, dimensions, share, violations
 
 
 @dataclass

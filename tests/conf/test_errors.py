@@ -7,8 +7,8 @@ import pickle
 
 import pytest
 
-from conf.errors import QnnsweepError, RequestError
-from tasks import errors
+from qnnsweep.conf.errors import QnnsweepError, RequestError
+from qnnsweep.tasks import errors
 
 
 @pytest.mark.parametrize(

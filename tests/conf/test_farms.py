@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.errors import RequestError
-from conf.load import load
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.load import load
 
 PHONE = """\
 name: {name}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
-from conf.names import AXES
-from conf.options import GROUPS, SHIPPED
-from conf.tolerances import ToleranceConfig
+from qnnsweep.conf.load import load
+from qnnsweep.conf.names import AXES
+from qnnsweep.conf.options import GROUPS, SHIPPED
+from qnnsweep.conf.tolerances import ToleranceConfig
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "groups.json"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.errors import RequestError
-from conf.load import load
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.load import load
 
 FILES = {
     "a: [": "{file}, line 1: not YAML: expected the node content, but found '<stream end>' (in model='wrong')",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from conf.backends import planned_backend
-from conf.load import load
-from conf.names import SHIPPED_BACKENDS
+from qnnsweep.conf.backends import planned_backend
+from qnnsweep.conf.load import load
+from qnnsweep.conf.names import SHIPPED_BACKENDS
 
 SCHEMES = "fp32,fp16,fp16a8w,16a16w,16a8w,16a4w,16a4w_block,8a8w,8a4w,16a2w"
 NO_FLOAT32 = "the HTP computes no 32-bit float graphs; ask for fp16, or for backend=xnnpack or portable"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.errors import RequestError
-from conf.load import load
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.load import load
 
 LIMIT_S = 10.0
 """Much more than the check takes, much less than the minutes that Hydra and OmegaConf would take."""

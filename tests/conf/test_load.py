@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from conf.errors import RequestError
-from conf.load import load
-from conf.names import AXES
-from conf.plan import Plan
-from conf.schema import LimitsConfig, MeasureConfig, ScheduleConfig, TransportKind, TrendConfig
-from conf.schemes import Precision
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.load import load
+from qnnsweep.conf.names import AXES
+from qnnsweep.conf.plan import Plan
+from qnnsweep.conf.schema import LimitsConfig, MeasureConfig, ScheduleConfig, TransportKind, TrendConfig
+from qnnsweep.conf.schemes import Precision
 from tests.conf.conftest import Refused
 
 REFUSALS = {
@@ -191,7 +191,7 @@ def test_a_refused_request_does_not_affect_the_next(mine: Path) -> None:
 
 
 def test_a_plan_can_be_read_without_importing_hydra() -> None:
-    code = "import sys, conf.plan, conf.options, conf.hydra_errors; sys.exit('hydra' in sys.modules)"
+    code = "import sys; from qnnsweep.conf import plan, options, hydra_errors; sys.exit('hydra' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[2]).returncode == 0
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conf.compose import quoted
-from conf.errors import RequestError
-from conf.load import load
-from conf.masking import mask_secrets, refuse_secrets
-from conf.names import MASKED_NAMES
+from qnnsweep.conf.compose import quoted
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.load import load
+from qnnsweep.conf.masking import mask_secrets, refuse_secrets
+from qnnsweep.conf.names import MASKED_NAMES
 from tests.conf.conftest import Refused
 
 MASKED = {

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from conf.backends import planned_backend
-from conf.load import load
-from conf.names import OBSERVERS, QUANT_DTYPES
+from qnnsweep.conf.backends import planned_backend
+from qnnsweep.conf.load import load
+from qnnsweep.conf.names import OBSERVERS, QUANT_DTYPES
 
 
 def source(package: str, path: str) -> Iterator[ast.stmt]:

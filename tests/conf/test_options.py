@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
-from conf.options import SHIPPED
+from qnnsweep.conf.load import load
+from qnnsweep.conf.options import SHIPPED
 from tests.conf.conftest import Refused
 
 SCHEMES = "16a16w, 16a2w, 16a4w, 16a4w_block, 16a8w, 8a4w, 8a8w, fp16, fp16a8w, fp32"
@@ -81,7 +81,7 @@ def test_two_options_of_one_name_are_refused(refused: Refused, mine: Path, tmp_p
     (mine / "soc").mkdir()
     file = mine / "soc" / "SM8650.yaml"
     file.write_text("{name: SM8650, arch: 75, vtcm_mib: 8}")
-    shipped = Path(__file__).parents[2] / "conf/soc/SM8650.yaml"
+    shipped = SHIPPED / "soc" / "SM8650.yaml"
     assert refused() == f"{file}: {shipped} is a soc of the same name; rename one of them"
     elsewhere = file.rename(tmp_path / "SM8650.yaml")
     assert refused(f"soc={elsewhere}") == (f"{elsewhere}: {shipped} is a soc of the same name; rename one of them")

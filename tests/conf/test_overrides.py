@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conf.errors import RequestError
-from conf.load import load, shards
-from conf.overrides import PATTERNS, SETTINGS, _covers, merged, settings
-from conf.schemes import OverridePrecision, SchemeOverride
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.load import load, shards
+from qnnsweep.conf.overrides import PATTERNS, SETTINGS, _covers, merged, settings
+from qnnsweep.conf.schemes import OverridePrecision, SchemeOverride
 from tests.conf.conftest import Refused
 
 FILE = """\

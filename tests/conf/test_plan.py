@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conf.errors import RequestError
-from conf.load import load
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.load import load
 from tests.conf.conftest import Refused
 
 TWO_OF_ONE_NAME = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from conf.schema import Request
+from qnnsweep.conf.schema import Request
 
 UNCONSTRAINED: set[str] = set()
 

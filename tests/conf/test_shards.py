@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conf.load import load, shards
-from conf.options import SHIPPED
+from qnnsweep.conf.load import load, shards
+from qnnsweep.conf.options import SHIPPED
 
 
 @pytest.mark.parametrize(

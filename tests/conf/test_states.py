@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conf.load import load
+from qnnsweep.conf.load import load
 
 if TYPE_CHECKING:
     from tests.conf.conftest import Refused

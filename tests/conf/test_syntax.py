@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conf.errors import RequestError
-from conf.load import load
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.load import load
 
 QUOTE = "put the value in quotes, which the shell must not remove"
 NO_EQUALS = "there is no =; write key=value, for example model=digits_cnn"

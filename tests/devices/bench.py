@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
-from tasks.devices.farm import Farm
-from tasks.measure import measure
-from tasks.records import Bundle, Capture, Launch, TensorSpec
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
+from qnnsweep.tasks.devices.farm import Farm
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.records import Bundle, Capture, Launch, TensorSpec
+from qnnsweep.tasks.storage.store import Store
 from tests.devices.loopback import Adbd, AdbServer, Sshd, running
 
 OUTPUT = TensorSpec(name="logits", shape=(2,), dtype="float32")

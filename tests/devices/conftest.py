@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from conf.schema import SshConfig
-from tasks.devices.adb import AdbTransport
-from tasks.devices.local import LocalTransport
-from tasks.devices.ssh import SshTransport
-from tasks.devices.transport import CommandResult, RunRequest, Transport
+from qnnsweep.conf.schema import SshConfig
+from qnnsweep.tasks.devices.adb import AdbTransport
+from qnnsweep.tasks.devices.local import LocalTransport
+from qnnsweep.tasks.devices.ssh import SshTransport
+from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, Transport
 from tests.devices.bench import Bench, started_bench
 from tests.devices.loopback import Adbd, AdbServer, Sshd, running
 

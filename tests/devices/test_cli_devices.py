@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tasks.devices.farm import Farm
-from tasks.errors import DeviceError
-from tasks.storage.atomic import owner_of
+from qnnsweep.tasks.devices.farm import Farm
+from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.storage.atomic import owner_of
 from tests.devices.bench import Bench
 from tests.devices.loopback import write_farm
 
@@ -23,7 +23,7 @@ def devices(bench: Bench, *overrides: str) -> tuple[int, dict[str, dict[str, Any
     write_farm(bench.folder / "conf", [bench.phone], [bench.board])
     command = ["devices", "--json", f"--config-dir={bench.folder / 'conf'}", f"artifacts={bench.folder}", *overrides]
     ran = subprocess.run(
-        [sys.executable, "-c", "from flows.cli.main import main; main()", *command],
+        [sys.executable, "-c", "from qnnsweep.flows.cli.main import main; main()", *command],
         capture_output=True,
         text=True,
         timeout=300,

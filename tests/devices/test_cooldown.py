@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import replace
 
-from tasks.errors import DeviceProblem
+from qnnsweep.tasks.errors import DeviceProblem
 from tests.devices.bench import WRITES, Bench
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import DeviceConfig
-from tasks.deploy import deploy
-from tasks.devices.farm import Farm
-from tasks.errors import DeviceError
+from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.tasks.deploy import deploy
+from qnnsweep.tasks.devices.farm import Farm
+from qnnsweep.tasks.errors import DeviceError
 from tests.devices.bench import WRITES, Bench
 
 DAY_S = 86_400

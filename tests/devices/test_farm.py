@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import DeviceConfig
-from tasks.devices import farm as farm_module
-from tasks.devices.farm import DeviceBusy, Farm
-from tasks.errors import DeviceError
+from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.tasks.devices import farm as farm_module
+from qnnsweep.tasks.devices.farm import DeviceBusy, Farm
+from qnnsweep.tasks.errors import DeviceError
 from tests.storage.test_atomic import dead_process, name_of
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conf.schema import DeviceConfig, SocConfig
-from tasks.errors import DeviceError, DeviceProblem, RunnerFailed
+from qnnsweep.conf.schema import DeviceConfig, SocConfig
+from qnnsweep.tasks.errors import DeviceError, DeviceProblem, RunnerFailed
 from tests.devices.bench import WRITES, Bench, when
 from tests.devices.refusing_adbd import RefusingAdbd
 

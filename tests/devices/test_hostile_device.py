@@ -18,18 +18,18 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
-from tasks.collect import collect
-from tasks.devices.device import open_device
-from tasks.devices.disk_space import make_room
-from tasks.devices.farm import QUARANTINE, Farm, quarantined_in
-from tasks.devices.local import LocalTransport
-from tasks.devices.runner_cli import latencies_ms
-from tasks.devices.transport import RunRequest
-from tasks.errors import DeadlinePassed, DeviceError, EnvironmentUnusable, EvidenceError
-from tasks.records import Command, Execution, Launch, LaunchResult, TensorSpec
-from tasks.storage.atomic import temporary_name
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
+from qnnsweep.tasks.collect import collect
+from qnnsweep.tasks.devices.device import open_device
+from qnnsweep.tasks.devices.disk_space import make_room
+from qnnsweep.tasks.devices.farm import QUARANTINE, Farm, quarantined_in
+from qnnsweep.tasks.devices.local import LocalTransport
+from qnnsweep.tasks.devices.runner_cli import latencies_ms
+from qnnsweep.tasks.devices.transport import RunRequest
+from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, EnvironmentUnusable, EvidenceError
+from qnnsweep.tasks.records import Command, Execution, Launch, LaunchResult, TensorSpec
+from qnnsweep.tasks.storage.atomic import temporary_name
+from qnnsweep.tasks.storage.store import Store
 from tests.devices.lying_sshd import LyingSshd, says
 
 SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)

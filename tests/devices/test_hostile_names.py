@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
-from conf.schema import DeviceConfig
-from tasks.errors import DeviceError, RequestError
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.tasks.errors import DeviceError, RequestError
 from tests.devices.bench import WRITES, Bench
 
 HOSTILE = [

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.devices.transport import RunRequest, Transport
-from tasks.errors import DeviceError
+from qnnsweep.tasks.devices.transport import RunRequest, Transport
+from qnnsweep.tasks.errors import DeviceError
 from tests.devices.bench import when
 from tests.devices.conftest import over_adb, over_ssh
 from tests.devices.loopback import Adbd, AdbServer, Sshd, running
@@ -195,8 +195,8 @@ def test_a_command_of_the_local_device_dies_with_the_process_that_started_it(
     (tmp_path / "daemon").mkdir()
     code = f"""
 import sys
-from tasks.devices.local import LocalTransport
-from tasks.devices.transport import RunRequest
+from qnnsweep.tasks.devices.local import LocalTransport
+from qnnsweep.tasks.devices.transport import RunRequest
 LocalTransport().run(RunRequest([sys.executable, "-c", {daemon!r}], deadline_s=300, folder={str(tmp_path)!r}))
 """
     with subprocess.Popen(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import DeviceConfig, RunnerKind, SocConfig, TransportKind
-from tasks.devices.native_runner import native_files
-from tasks.errors import EnvironmentUnusable
+from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SocConfig, TransportKind
+from qnnsweep.tasks.devices.native_runner import native_files
+from qnnsweep.tasks.errors import EnvironmentUnusable
 from tests.devices.bench import WRITES, Bench
 
 SM8650 = SocConfig(name="SM8650", arch=75, vtcm_mib=8)

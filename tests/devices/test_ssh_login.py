@@ -8,10 +8,10 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from conf.schema import HostKeys, SshConfig
-from tasks.devices.ssh import SshTransport
-from tasks.devices.transport import RunRequest
-from tasks.errors import DeviceError, DeviceProblem
+from qnnsweep.conf.schema import HostKeys, SshConfig
+from qnnsweep.tasks.devices.ssh import SshTransport
+from qnnsweep.tasks.devices.transport import RunRequest
+from qnnsweep.tasks.errors import DeviceError, DeviceProblem
 from tests.devices.loopback import Sshd
 from tests.devices.lying_sshd import LyingSshd, says
 

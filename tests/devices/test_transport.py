@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conf.schema import TransportKind
-from tasks.devices.device import transport_of
-from tasks.devices.local import LocalTransport
-from tasks.devices.output import LIMIT_BYTES
-from tasks.errors import DeadlinePassed, DeviceError
+from qnnsweep.conf.schema import TransportKind
+from qnnsweep.tasks.devices.device import transport_of
+from qnnsweep.tasks.devices.local import LocalTransport
+from qnnsweep.tasks.devices.output import LIMIT_BYTES
+from qnnsweep.tasks.errors import DeadlinePassed, DeviceError
 from tests.devices.conftest import TRANSPORTS, TransportCase, pull_file
 from tests.processes import assert_dead
 

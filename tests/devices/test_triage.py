@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tasks.devices import triage
-from tasks.errors import RunnerFailed
+from qnnsweep.tasks.devices import triage
+from qnnsweep.tasks.errors import RunnerFailed
 from tests.devices.bench import WRITES, Bench
 
 EXITS = "import sys; print({text!r}); sys.exit(1)"

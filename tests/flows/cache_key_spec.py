@@ -1,6 +1,6 @@
 """The specification of every cache key: which stages are computed again when one input changes.
 
-`test_cache_keys.py` tests the real keys against it, and that every field of `conf.schema.Request` has a line.
+`test_cache_keys.py` tests the real keys against it, and that every field of `qnnsweep.conf.schema.Request` has a line.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from conf.models import MethodConfig, StateConfig
-from conf.names import CACHED_STAGES as STAGES
-from conf.schema import DeviceConfig, FloorConfig, PerformanceMode, Reuse, RunnerKind
-from conf.schemes import OverridePrecision, Precision
-from conf.tolerances import OperatorTolerance
-from tasks.records import Toolchain
+from qnnsweep.conf.models import MethodConfig, StateConfig
+from qnnsweep.conf.names import CACHED_STAGES as STAGES
+from qnnsweep.conf.schema import DeviceConfig, FloorConfig, PerformanceMode, Reuse, RunnerKind
+from qnnsweep.conf.schemes import OverridePrecision, Precision
+from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.tasks.records import Toolchain
 
 ALL = frozenset(STAGES)
 """Includes `measure`, whose results are looked up only with `reuse=capture`, which the specification sets."""

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from flows.server.leases import LEASE_S
-from tasks.storage import tables
+from qnnsweep.flows.server.leases import LEASE_S
+from qnnsweep.tasks.storage import tables
 from tests.flows.sweep_outputs import TIMES, Row, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 from tests.processes import assert_gone, command_of
 from tests.program import Program
@@ -66,7 +66,7 @@ def _kill(
     """Kill the victim, and return all processes that the program had started and a description of the killed one."""
     while process.poll() is None:
         family = psutil.Process(process.pid).children(recursive=True)
-        servers = [child for child in family if "flows.server.temporary" in command_of(child.pid)]
+        servers = [child for child in family if "qnnsweep.flows.server.temporary" in command_of(child.pid)]
         others = [child for child in family if child not in servers and "resource_tracker" not in command_of(child.pid)]
         candidates = {"program": [psutil.Process(process.pid)], "worker": others, "server": servers}[victim]
         with suppress(psutil.NoSuchProcess, IndexError):  # there is no such process yet, or it has just ended

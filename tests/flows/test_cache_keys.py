@@ -17,24 +17,24 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from conf.models import DataConfig, DriverConfig, InputConfig, ModelConfig
-from conf.names import CACHED_STAGES
-from conf.schema import BackendConfig, DeviceConfig, MeasureConfig, Request, Reuse, RunnerKind, SocConfig
-from conf.schemes import Precision, SchemeConfig, SchemeOverride
-from conf.tolerances import OperatorTolerance, ToleranceConfig
-from flows import graph
-from flows.graph import Graph, Submission
-from flows.resources import Resources
-from tasks.bundle import bundle_task
-from tasks.compare import compare_task
-from tasks.devices import native_runner
-from tasks.export import export_task
-from tasks.lower import lower_task
-from tasks.measure import measure_task
-from tasks.quantize import quantize_task
-from tasks.records import Blob, Bundle, Capture, ExportedModel, LoweredProgram, QuantizedModel, Toolchain
-from tasks.storage.digest import digest
-from tasks.toolchain import runner
+from qnnsweep.conf.models import DataConfig, DriverConfig, InputConfig, ModelConfig
+from qnnsweep.conf.names import CACHED_STAGES
+from qnnsweep.conf.schema import BackendConfig, DeviceConfig, MeasureConfig, Request, Reuse, RunnerKind, SocConfig
+from qnnsweep.conf.schemes import Precision, SchemeConfig, SchemeOverride
+from qnnsweep.conf.tolerances import OperatorTolerance, ToleranceConfig
+from qnnsweep.flows import graph
+from qnnsweep.flows.graph import Graph, Submission
+from qnnsweep.flows.resources import Resources
+from qnnsweep.tasks.bundle import bundle_task
+from qnnsweep.tasks.compare import compare_task
+from qnnsweep.tasks.devices import native_runner
+from qnnsweep.tasks.export import export_task
+from qnnsweep.tasks.lower import lower_task
+from qnnsweep.tasks.measure import measure_task
+from qnnsweep.tasks.quantize import quantize_task
+from qnnsweep.tasks.records import Blob, Bundle, Capture, ExportedModel, LoweredProgram, QuantizedModel, Toolchain
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.toolchain import runner
 from tests.flows.cache_key_spec import OTHER_INPUTS, REQUEST, Change, as_markdown, with_field
 from tests.sample_records import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, QUANTIZED
 

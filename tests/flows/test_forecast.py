@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from conf.load import load
-from flows.forecast import Forecast, forecast
-from tasks.results.digests import input_digests
-from tasks.storage import tables
-from tasks.storage.store import Store
-from tasks.toolchain.prepared.choice import toolchain_of
-from tasks.toolchain.source_digest import code_digest
+from qnnsweep.conf.load import load
+from qnnsweep.flows.forecast import Forecast, forecast
+from qnnsweep.tasks.results.digests import input_digests
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.prepared.choice import toolchain_of
+from qnnsweep.tasks.toolchain.source_digest import code_digest
 from tests.sample_tables import cell, table
 
 RUN = "20260101T220000Z-aaaa"

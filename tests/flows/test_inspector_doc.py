@@ -131,7 +131,7 @@ def test_tensors_and_programs(values: dict) -> None:
 
 
 def test_the_spreadsheets_have_the_rows_of_the_latest_run(folder: Path) -> None:
-    from tasks.storage.tables import SCHEMAS
+    from qnnsweep.tasks.storage.tables import SCHEMAS
 
     sheets = {path.stem: path.read_text().splitlines() for path in (folder / "spreadsheets").iterdir()}
     assert {name: lines[0].split("\t") for name, lines in sheets.items()} == {
@@ -152,5 +152,5 @@ def test_a_bundled_program_that_does_not_match_ends_with_a_message_and_an_exit_c
     program: Program, folder: Path, options: tuple[str, ...], code: int, message: str
 ) -> None:
     (bundled,) = folder.glob("artifacts/runs/*/files/digits_cnn/fp32/SM8650/xnnpack/local/program.bpte")
-    ran = program.shell(" ".join(["python -m tasks.toolchain.verify", str(bundled), *options]))
+    ran = program.shell(" ".join(["python -m qnnsweep.tasks.toolchain.verify", str(bundled), *options]))
     assert (ran.returncode, ran.stdout.splitlines()[-1][: len(message)]) == (code, message)

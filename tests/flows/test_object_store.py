@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.sweep_outputs import TIMES, result_of
 from tests.flows.test_sweep import DIGITS
 from tests.object_store import KEY_ID, SECRET, ObjectStore, serve_object_store

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conf.load import load
-from conf.schema import Request
-from conf.schemes import OverridePrecision, SchemeOverride
-from flows.cli.check_models import check_plan
-from flows.overrides import wrong_overrides
-from tasks.records import LoweredProgram
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.conf.schemes import OverridePrecision, SchemeOverride
+from qnnsweep.flows.cli.check_models import check_plan
+from qnnsweep.flows.overrides import wrong_overrides
+from qnnsweep.tasks.records import LoweredProgram
 from tests.program import Program
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from conf.schema import MeasureConfig
-from flows.graph import other_references
+from qnnsweep.conf.schema import MeasureConfig
+from qnnsweep.flows.graph import other_references
 from tests.flows.sweep_outputs import passed_result_of
 from tests.program import Program
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from conf.names import COMPILE_STAGES
-from conf.schemes import SchemeOverride
+from qnnsweep.conf.names import COMPILE_STAGES
+from qnnsweep.conf.schemes import SchemeOverride
 from tests.flows.sweep_outputs import assert_files_are_complete, assert_no_leftovers, read_table, result_of
 from tests.program import Program
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
@@ -127,8 +127,8 @@ def wait_for_step(process: subprocess.Popen[str], number: int) -> None:
 
 
 def test_a_scheme_that_one_soc_cannot_run_is_compiled_for_none(resources: Resources) -> None:
-    from conf.repair_plan import planned
-    from flows.repair import Cells
+    from qnnsweep.conf.repair_plan import planned
+    from qnnsweep.flows.repair import Cells
 
     calls = resources.count_calls(COMPILE_STAGES)
     plan = planned(["model=digits_cnn", "scheme=8a8w", "soc=SM8650,SM8450", "target.final_snr_db=30"], [])

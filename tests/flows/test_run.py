@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from flows.run import RunStart
+from qnnsweep.flows.run import RunStart
 
 RUNS = 5000
 

@@ -14,7 +14,7 @@ import pandas
 import psutil
 import pytest
 
-from tasks.storage import tables
+from qnnsweep.tasks.storage import tables
 from tests.flows.sweep_outputs import TIMES, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 from tests.processes import assert_gone, command_of
 from tests.program import Program
@@ -49,7 +49,7 @@ def branching():
 NODE_DATA = ("total_snr_db", "introduced_snr_db", "verdict")
 ARTIFACTS = """\
 import json
-from flows.server.settings import configure_prefect
+from qnnsweep.flows.server.settings import configure_prefect
 configure_prefect()
 from prefect.client.orchestration import get_client
 with get_client(sync_client=True) as client:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tasks.storage import tables
-from tasks.storage.store import Store
-from tasks.toolchain.prepared.record import read_record
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.prepared.record import read_record
 from tests.program import Program
 from tests.toolchain.prepared.conftest import WHEELS
 from tests.toolchain.prepared.conftest import user_sdk as user_sdk

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.toolchain
 
 MODULE = """
 from pathlib import Path
-from tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 
 def create(attempts, unusable):
     with Path(attempts).open("a") as file:

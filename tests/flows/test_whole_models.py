@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.records.vocabulary import COMPARED
+from qnnsweep.tasks.records.vocabulary import COMPARED
 from tests.flows.sweep_outputs import passed_result_of
 from tests.program import Program
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tasks.models.attention_operators import cases, inputs, module
+from qnnsweep.tasks.models.attention_operators import cases, inputs, module
 
 
 def test_every_case_computes_on_its_samples_which_have_its_shapes() -> None:

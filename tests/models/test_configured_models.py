@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from conf.load import load
-from conf.models import DataConfig, ModelConfig
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import DataConfig, ModelConfig
 
 SHIPPED = ("digits_cnn", "efficientnet_lite0", "minilm_l6")
 ZOO = ("inception_v3", "mobilenet_v2", "mobilenet_v3_large", "mobilevit_v2", "vit_b_16")

@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from tasks.errors import RequestError
-from tasks.models.digits import SPLITS, digits, digits_cnn
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.digits import SPLITS, digits, digits_cnn
 
 DIGEST = """
 import hashlib
@@ -17,7 +17,7 @@ import sys
 
 import torch
 
-from tasks.models.digits import digits_cnn
+from qnnsweep.tasks.models.digits import digits_cnn
 
 torch.set_num_threads(int(sys.argv[1]))
 torch.manual_seed(int(sys.argv[1]))

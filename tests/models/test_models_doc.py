@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conf.load import load
+from qnnsweep.conf.load import load
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 import torch
 
-from tasks.errors import RequestError
-from tasks.models.operator_suite import suite, suite_inputs, suite_module, suite_operators
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.operator_suite import suite, suite_inputs, suite_module, suite_operators
 
 
 def test_every_test_of_the_suite_is_a_case_and_none_is_left_out_without_a_reason() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tasks.errors import RequestError
-from tasks.models.photographs import SPLITS, photographs
-from tasks.models.sample import Sample
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.photographs import SPLITS, photographs
+from qnnsweep.tasks.models.sample import Sample
 
 
 def views(count: int, split: str = "evaluation", **changes: object) -> list[Sample]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.models.random_weights import LOGIT_SPREAD, calibrate_random_weights
+from qnnsweep.tasks.models.random_weights import LOGIT_SPREAD, calibrate_random_weights
 
 
 @pytest.fixture

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from conf.load import load
-from conf.schema import Request
-from flows.graph import comparison_options, lowering_options
-from tasks.bundle import bundle
-from tasks.compare import compare
-from tasks.errors import RequestError
-from tasks.export import export
-from tasks.lower import lower
-from tasks.measure import measure
-from tasks.models.silero_vad import CHUNK, PAUSE, frames, listening, silero_vad, sound
-from tasks.quantize import quantize
-from tasks.records import Bundle, LoweredProgram, StepComparison
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import comparison_options, lowering_options
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.models.silero_vad import CHUNK, PAUSE, frames, listening, silero_vad, sound
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import Bundle, LoweredProgram, StepComparison
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 
 def probabilities(steps: int) -> Iterator[float]:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from conf.load import load
-from tasks.errors import RequestError
-from tasks.models.stories import static_llama, story
-from tasks.toolchain.runner import steps_of
-from tasks.toolchain.tensors import flat_outputs
+from qnnsweep.conf.load import load
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.stories import static_llama, story
+from qnnsweep.tasks.toolchain.runner import steps_of
+from qnnsweep.tasks.toolchain.tensors import flat_outputs
 
 DATA = Path(__file__).parents[1] / "data" / "llm"
 WEIGHTS, TOKENIZER = DATA / "stories260K.bin", DATA / "tok512.bin"

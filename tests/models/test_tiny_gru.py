@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tasks.models.tiny_gru import WIDTH, oscillations, signals, tiny_gru
+from qnnsweep.tasks.models.tiny_gru import WIDTH, oscillations, signals, tiny_gru
 
 
 def test_the_network_follows_the_phase_of_a_signal_that_is_longer_than_those_of_its_training() -> None:

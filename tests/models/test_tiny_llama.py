@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from conf.load import load
-from tasks.models.llama import Llama, LlamaSizes, causal_mask
-from tasks.models.tiny_llama import CONTEXT, PROMPT, SORTED, prompts, tiny_llama
+from qnnsweep.conf.load import load
+from qnnsweep.tasks.models.llama import Llama, LlamaSizes, causal_mask
+from qnnsweep.tasks.models.tiny_llama import CONTEXT, PROMPT, SORTED, prompts, tiny_llama
 
 
 def test_the_model_sorts_nearly_all_prompts_it_has_not_seen_and_the_training_is_reproducible() -> None:

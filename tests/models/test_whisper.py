@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from conf.load import load
-from conf.models import ModelConfig
-from tasks.errors import RequestError
-from tasks.models.ctranslate2 import read_weights
-from tasks.models.speech import SPLITS
-from tasks.models.whisper import Whisper
-from tasks.models.whisper_tiny_en import END, spoken, whisper_tiny_en
-from tasks.toolchain.sequences import driven_samples
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import ModelConfig
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.ctranslate2 import read_weights
+from qnnsweep.tasks.models.speech import SPLITS
+from qnnsweep.tasks.models.whisper import Whisper
+from qnnsweep.tasks.models.whisper_tiny_en import END, spoken, whisper_tiny_en
+from qnnsweep.tasks.toolchain.sequences import driven_samples
 
 
 def configured() -> ModelConfig:

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.errors import RequestError
-from tasks.models import zoo
-from tasks.models.photographs import photographs
-from tasks.models.random_weights import LOGIT_SPREAD
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models import zoo
+from qnnsweep.tasks.models.photographs import photographs
+from qnnsweep.tasks.models.random_weights import LOGIT_SPREAD
 
 CALL = """
 import sys
 
-from tasks.errors import RequestError
-from tasks.models import zoo
-from tasks.models.photographs import photographs
-from tasks.models.random_weights import LOGIT_SPREAD
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models import zoo
+from qnnsweep.tasks.models.photographs import photographs
+from qnnsweep.tasks.models.random_weights import LOGIT_SPREAD
 
 sys.modules["torchvision"] = None  # Python's documented way to make an import fail
 try:

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conf.load import load
-from conf.tolerances import OperatorTolerance
-from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.introduced import Introduced
-from tasks.numerics.operators import compare_values
-from tasks.numerics.replay import Replayed, replay
-from tasks.numerics.verdict import has_own_error, limits, verdict
-from tasks.records import Gap
-from tasks.records.vocabulary import Cause, Verdict
+from qnnsweep.conf.load import load
+from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
+from qnnsweep.tasks.numerics.introduced import Introduced
+from qnnsweep.tasks.numerics.operators import compare_values
+from qnnsweep.tasks.numerics.replay import Replayed, replay
+from qnnsweep.tasks.numerics.verdict import has_own_error, limits, verdict
+from qnnsweep.tasks.records import Gap
+from qnnsweep.tasks.records.vocabulary import Cause, Verdict
 from tests.numerics.numpy_graph import Program
 
 IMAGE = np.array([[-3.0, 1.5, 2.0, 7.0], [0.5, -0.25, 4.0, 8.5]], np.float32)

@@ -1,6 +1,6 @@
 """A run of a NumPy program between the float model's and the device's, without any code for budgets.
 
-Implements `tasks.numerics.element_use.Sensitivity`.
+Implements `qnnsweep.tasks.numerics.element_use.Sensitivity`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.numerics.element_use import Array, Value
+from qnnsweep.tasks.numerics.element_use import Array, Value
 
 if TYPE_CHECKING:
     from tests.numerics.numpy_graph import Program

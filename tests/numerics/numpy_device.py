@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.numerics.dequantize import quantize
-from tasks.numerics.element_use import Array, CapturedValue, Value
-from tasks.records import Quantization
+from qnnsweep.tasks.numerics.dequantize import quantize
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, Value
+from qnnsweep.tasks.records import Quantization
 from tests.numerics.numpy_graph import Program
 
 Damage = Callable[[Array], Array]

@@ -1,6 +1,6 @@
 """Operators in NumPy with their derivatives in closed form, and programs of them.
 
-`Program` implements `tasks.numerics.element_use.Kernels` without any code for masks, verdicts or budgets.
+`Program` implements `qnnsweep.tasks.numerics.element_use.Kernels` without any code for masks, verdicts or budgets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.numerics.element_use import Array, NoDerivative, Value, Weights
+from qnnsweep.tasks.numerics.element_use import Array, NoDerivative, Value, Weights
 
 from tests.numerics.numpy_between import RunBetween  # isort: skip
 

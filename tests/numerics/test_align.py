@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.numerics.align import Alignment, align
-from tasks.records import ExpectedTensor, Operator, RequantizedTensor
-from tasks.records.logs import LoggedTensor
-from tasks.records.vocabulary import OPERATOR_STATUSES
+from qnnsweep.tasks.numerics.align import Alignment, align
+from qnnsweep.tasks.records import ExpectedTensor, Operator, RequantizedTensor
+from qnnsweep.tasks.records.logs import LoggedTensor
+from qnnsweep.tasks.records.vocabulary import OPERATOR_STATUSES
 
 
 def event(

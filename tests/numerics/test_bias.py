@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tasks.numerics.element_use import Array, CapturedValue
-from tasks.records.vocabulary import OWN_ERROR, Verdict
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
+from qnnsweep.tasks.records.vocabulary import OWN_ERROR, Verdict
 from tests.numerics.judged import judged, normal, verdicts
 from tests.numerics.numpy_device import fitting
 from tests.numerics.numpy_graph import Program, entry, line, matmul, relu

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.numerics.budget import PROJECTIONS, Effect, OutputBudget
-from tasks.numerics.element_use import Array, NoDerivative
-from tasks.numerics.path import ARISING, Errors, RunAt, errors_at
-from tasks.records.vocabulary import Cause
+from qnnsweep.tasks.numerics.budget import PROJECTIONS, Effect, OutputBudget
+from qnnsweep.tasks.numerics.element_use import Array, NoDerivative
+from qnnsweep.tasks.numerics.path import ARISING, Errors, RunAt, errors_at
+from qnnsweep.tasks.records.vocabulary import Cause
 
 from tests.numerics.numpy_graph import (  # isort: skip
     Op, Program, added, entry, getitem, line, matmul, max_pool, mean, multiplied,

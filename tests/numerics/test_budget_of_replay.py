@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.numerics.budget import OutputBudget
-from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.path import Errors, errors_at
-from tasks.numerics.replay import replay, unlogged_weight_errors
-from tasks.records.vocabulary import Cause
+from qnnsweep.tasks.numerics.budget import OutputBudget
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
+from qnnsweep.tasks.numerics.path import Errors, errors_at
+from qnnsweep.tasks.numerics.replay import replay, unlogged_weight_errors
+from qnnsweep.tasks.records.vocabulary import Cause
 from tests.numerics.judged import normal
 from tests.numerics.numpy_device import Device, logged, quantization
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.numerics.change import baseline, discovered, normal_score, student_quantile
-from tasks.numerics.series import SERIES
-from tasks.numerics.trend import Night, assess, probability
+from qnnsweep.tasks.numerics.change import baseline, discovered, normal_score, student_quantile
+from qnnsweep.tasks.numerics.series import SERIES
+from qnnsweep.tasks.numerics.trend import Night, assess, probability
 from tests.numerics.test_trend import CONFIG, NOISY, SNR
 
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=40)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.replay import replay
-from tasks.numerics.verdict import has_own_error
-from tasks.records.vocabulary import OWN_ERROR
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
+from qnnsweep.tasks.numerics.replay import replay
+from qnnsweep.tasks.numerics.verdict import has_own_error
+from qnnsweep.tasks.records.vocabulary import OWN_ERROR
 from tests.numerics.judged import allowed, judged, normal, verdicts
 from tests.numerics.numpy_device import Device, fitting, logged, quantization
 from tests.numerics.numpy_graph import Op, Program, entry, line, matmul, relu6, scaled

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.numerics.coverage import coverage
-from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
+from qnnsweep.tasks.numerics.coverage import coverage
+from qnnsweep.tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 
 
 def test_the_coverage_is_the_number_of_gaps_and_of_all_statuses() -> None:

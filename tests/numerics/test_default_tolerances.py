@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.introduced import Difference, introduced_error
-from tasks.numerics.verdict import has_own_error
-from tasks.records.vocabulary import OWN_ERROR
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
+from qnnsweep.tasks.numerics.introduced import Difference, introduced_error
+from qnnsweep.tasks.numerics.verdict import has_own_error
+from qnnsweep.tasks.records.vocabulary import OWN_ERROR
 from tests.numerics.judged import allowed, judged, normal, verdicts
 from tests.numerics.numpy_device import Device, fitting
 

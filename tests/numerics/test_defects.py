@@ -10,14 +10,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from conf.load import load
-from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.metrics import snr_db
-from tasks.numerics.operators import compare_values
-from tasks.numerics.replay import replay
-from tasks.numerics.verdict import has_own_error, limits
-from tasks.records import Quantization
-from tasks.records.vocabulary import Cause
+from qnnsweep.conf.load import load
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
+from qnnsweep.tasks.numerics.metrics import snr_db
+from qnnsweep.tasks.numerics.operators import compare_values
+from qnnsweep.tasks.numerics.replay import replay
+from qnnsweep.tasks.numerics.verdict import has_own_error, limits
+from qnnsweep.tasks.records import Quantization
+from qnnsweep.tasks.records.vocabulary import Cause
 from tests.numerics.judged import SCHEMES, floats, judged, normal, verdicts
 from tests.numerics.numpy_device import Device, quantization
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.errors import EvidenceError
-from tasks.numerics.dequantize import dequantize, dequantize_block, fake_quantize, quantize, undo_layout
-from tasks.records import Quantization
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.dequantize import dequantize, dequantize_block, fake_quantize, quantize, undo_layout
+from qnnsweep.tasks.records import Quantization
 
 UINT8 = Quantization(scale=(0.5,), zero_point=(10,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
 CHANNELS = Quantization(scale=(0.5, 2.0), zero_point=(0, 1), axis=1, quant_min=-128, quant_max=127, dtype="int8")

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.numerics.dequantize import dequantize
-from tasks.numerics.element_use import Array, CapturedValue, ElementUse
-from tasks.records import Quantization
+from qnnsweep.tasks.numerics.dequantize import dequantize
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, ElementUse
+from qnnsweep.tasks.records import Quantization
 from tests.numerics.numpy_device import quantization
 
 from tests.numerics.numpy_graph import (  # isort: skip

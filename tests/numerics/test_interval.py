@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.numerics import interval
-from tasks.numerics.interval import bootstrap_interval, wilson_interval
+from qnnsweep.tasks.numerics import interval
+from qnnsweep.tasks.numerics.interval import bootstrap_interval, wilson_interval
 
 NUMBERS = st.lists(st.floats(0, 1e6), min_size=2, max_size=20)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks.numerics.dequantize import dequantize, fake_quantize
-from tasks.numerics.element_use import CapturedValue
-from tasks.numerics.metrics import gap
-from tasks.numerics.replay import replay
-from tasks.records import Gap, Quantization
+from qnnsweep.tasks.numerics.dequantize import dequantize, fake_quantize
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.metrics import gap
+from qnnsweep.tasks.numerics.replay import replay
+from qnnsweep.tasks.records import Gap, Quantization
 from tests.numerics.judged import IMAGE, any_error, introducing
 from tests.numerics.numpy_device import Device, quantization
 from tests.numerics.numpy_graph import entry, line, relu6, scaled

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tasks.numerics.io_check import check_io, check_mistake, relative_error
-from tasks.numerics.io_mistakes import layouts, orders
-from tasks.records import Blob, ExportedModel, InputMistake, IoCheck, TensorSpec
-from tasks.records.vocabulary import PROBE_STATUSES
+from qnnsweep.tasks.numerics.io_check import check_io, check_mistake, relative_error
+from qnnsweep.tasks.numerics.io_mistakes import layouts, orders
+from qnnsweep.tasks.records import Blob, ExportedModel, InputMistake, IoCheck, TensorSpec
+from qnnsweep.tasks.records.vocabulary import PROBE_STATUSES
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPES = st.lists(st.integers(1, 4), min_size=0, max_size=5).map(tuple)

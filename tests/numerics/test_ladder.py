@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.numerics.ladder import worst_rung
-from tasks.records import Gap, OutputComparison
-from tasks.records.vocabulary import PREVIOUS_RUNG, RUNGS, SHIPPING_RUNGS
+from qnnsweep.tasks.numerics.ladder import worst_rung
+from qnnsweep.tasks.records import Gap, OutputComparison
+from qnnsweep.tasks.records.vocabulary import PREVIOUS_RUNG, RUNGS, SHIPPING_RUNGS
 
 EXACT, NAN, UNKNOWN = None, "nonfinite_differs", "no_value"
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from conf import names
-from tasks.numerics.metrics import METRICS, gap, metric_values, snr_db, sums_of, top1
-from tasks.records import Gap, Quantization
+from qnnsweep.conf import names
+from qnnsweep.tasks.numerics.metrics import METRICS, gap, metric_values, snr_db, sums_of, top1
+from qnnsweep.tasks.records import Gap, Quantization
 from tests.numerics.judged import nearly
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)

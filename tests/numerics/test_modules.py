@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tasks.numerics.modules import module_times
-from tasks.numerics.timing import Spread, spread
-from tasks.records import ModuleTime, Operator, ProfiledEvent
+from qnnsweep.tasks.numerics.modules import module_times
+from qnnsweep.tasks.numerics.timing import Spread, spread
+from qnnsweep.tasks.records import ModuleTime, Operator, ProfiledEvent
 
 
 def operator(name: str, module: str) -> Operator:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.numerics.noise import in_db, lowest_snr, noise_by_sample, noise_to_signal
-from tasks.numerics.operators import compare_values
-from tasks.records import OutputComparison
+from qnnsweep.tasks.numerics.noise import in_db, lowest_snr, noise_by_sample, noise_to_signal
+from qnnsweep.tasks.numerics.operators import compare_values
+from qnnsweep.tasks.records import OutputComparison
 from tests.sample_records import ANSWER
 
 ONES, ZEROS = np.ones(4), np.zeros(4)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.errors import EvidenceError
-from tasks.numerics.align import align
-from tasks.numerics.dequantize import dequantize, undo_layout
-from tasks.numerics.metrics import gap
-from tasks.numerics.operators import Compared, compare_operator, compare_values
-from tasks.records import ExpectedTensor, Gap, Operator, Quantization
-from tasks.toolchain.readback.etdump import read_etdump, tensor
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.align import align
+from qnnsweep.tasks.numerics.dequantize import dequantize, undo_layout
+from qnnsweep.tasks.numerics.metrics import gap
+from qnnsweep.tasks.numerics.operators import Compared, compare_operator, compare_values
+from qnnsweep.tasks.records import ExpectedTensor, Gap, Operator, Quantization
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
 
 DATA = Path(__file__).parent.parent / "data"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks.numerics.element_use import Array
-from tasks.numerics.path import Errors, Path, RunAt, errors_at, path_of
+from qnnsweep.tasks.numerics.element_use import Array
+from qnnsweep.tasks.numerics.path import Errors, Path, RunAt, errors_at, path_of
 from tests.numerics.numpy_between import RunBetween
 from tests.numerics.numpy_graph import Program, entry, line, relu, scaled
 

@@ -11,10 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tasks.numerics.dequantize import fake_quantize
-from tasks.numerics.element_use import Array, CapturedValue
-from tasks.numerics.metrics import gap
-from tasks.numerics.replay import replay
+from qnnsweep.tasks.numerics.dequantize import fake_quantize
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
+from qnnsweep.tasks.numerics.metrics import gap
+from qnnsweep.tasks.numerics.replay import replay
 from tests.numerics.judged import IMAGE, any_error, introducing, nearly
 from tests.numerics.numpy_device import Device, quantization
 

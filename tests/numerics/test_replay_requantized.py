@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.numerics.dequantize import quantize
-from tasks.numerics.element_use import CapturedValue
-from tasks.numerics.introduced import Introduced
-from tasks.numerics.replay import converted, replay
+from qnnsweep.tasks.numerics.dequantize import quantize
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.introduced import Introduced
+from qnnsweep.tasks.numerics.replay import converted, replay
 from tests.numerics.numpy_device import logged, quantization
 from tests.numerics.numpy_graph import Program, entry, matmul, scaled
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tasks.numerics.steps import StepCounts
+from qnnsweep.tasks.numerics.steps import StepCounts
 
 STEPS = st.lists(st.integers(-40, 40) | st.integers(-(2**31), 2**31), min_size=1, max_size=60)
 

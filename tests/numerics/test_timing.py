@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.numerics.timing import EventTimes, Spread, counted_in, event_times, spread, warm_up_runs
-from tasks.records.logs import TimedEvent
-from tasks.records.vocabulary import EVENT_KINDS
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.readback.etdump import read_etdump
+from qnnsweep.tasks.numerics.timing import EventTimes, Spread, counted_in, event_times, spread, warm_up_runs
+from qnnsweep.tasks.records.logs import TimedEvent
+from qnnsweep.tasks.records.vocabulary import EVENT_KINDS
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conf.schema import FloorConfig, TrendConfig
-from tasks.numerics.change import baseline
-from tasks.numerics.series import OPERATOR_SERIES, SERIES, STEP_SERIES, VALUE_SERIES, Series
-from tasks.numerics.trend import BAD, Assessment, Night, assess
+from qnnsweep.conf.schema import FloorConfig, TrendConfig
+from qnnsweep.tasks.numerics.change import baseline
+from qnnsweep.tasks.numerics.series import OPERATOR_SERIES, SERIES, STEP_SERIES, VALUE_SERIES, Series
+from qnnsweep.tasks.numerics.trend import BAD, Assessment, Night, assess
 
 SNR = SERIES["final_snr_db"]
 LATENCY = SERIES["latency_p50_ms"]

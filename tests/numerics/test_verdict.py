@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conf.load import load
-from conf.tolerances import OperatorTolerance
-from tasks.numerics.grid import GridUse
-from tasks.numerics.introduced import Introduced
-from tasks.numerics.replay import Replayed
-from tasks.numerics.steps import StepCounts
-from tasks.numerics.verdict import has_own_error, introduces, is_biased, limits, verdict
-from tasks.records import Gap
-from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, OperatorStatus, Verdict
+from qnnsweep.conf.load import load
+from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.tasks.numerics.grid import GridUse
+from qnnsweep.tasks.numerics.introduced import Introduced
+from qnnsweep.tasks.numerics.replay import Replayed
+from qnnsweep.tasks.numerics.steps import StepCounts
+from qnnsweep.tasks.numerics.verdict import has_own_error, introduces, is_biased, limits, verdict
+from qnnsweep.tasks.records import Gap
+from qnnsweep.tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, OperatorStatus, Verdict
 
 LIMITED = OperatorTolerance(
     snr_db=40.0, rms_steps=1.5, steps=3.0, elements=0.1, differing=0.1, mean_steps=0.45, gain=0.05

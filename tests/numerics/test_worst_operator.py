@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tasks.numerics.verdict import WorstOperator, worst_operator
-from tasks.records import ErrorParts, ErrorShare, Gap, Operator, OperatorComparison
-from tasks.records.vocabulary import Cause
+from qnnsweep.tasks.numerics.verdict import WorstOperator, worst_operator
+from qnnsweep.tasks.records import ErrorParts, ErrorShare, Gap, Operator, OperatorComparison
+from qnnsweep.tasks.records.vocabulary import Cause
 
 
 def row(

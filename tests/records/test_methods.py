@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tasks.records import CaptureMethods, ExportedMethods, LoweredMethods, QuantizedMethods
-from tasks.records.methods import for_each_method, in_method, methods_of, named_operator, of_methods
-from tasks.storage.codec import decode, encode
-from tasks.storage.digest import digest
+from qnnsweep.tasks.records import CaptureMethods, ExportedMethods, LoweredMethods, QuantizedMethods
+from qnnsweep.tasks.records.methods import for_each_method, in_method, methods_of, named_operator, of_methods
+from qnnsweep.tasks.storage.codec import decode, encode
+from qnnsweep.tasks.storage.digest import digest
 from tests.sample_records import CAPTURE, CONV, EXPORTED, LOWERED, QUANTIZED, blob
 
 OF_SEVERAL: list[tuple[Any, type[Any], str]] = [

@@ -9,10 +9,10 @@ from typing import Literal
 
 import pytest
 
-from tasks.records.cell_rows import CellIdentity
-from tasks.records.hints import Decibels
-from tasks.records.stages import Toolchain
-from tasks.records.tables import CELL_COLUMNS, TABLES, VERSION_COLUMNS, by_columns, columns
+from qnnsweep.tasks.records.cell_rows import CellIdentity
+from qnnsweep.tasks.records.hints import Decibels
+from qnnsweep.tasks.records.stages import Toolchain
+from qnnsweep.tasks.records.tables import CELL_COLUMNS, TABLES, VERSION_COLUMNS, by_columns, columns
 
 _SPEC = importlib.util.spec_from_file_location("generated_tables", Path(__file__).parents[2] / "docs" / "tables.py")
 assert _SPEC is not None

@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from conf.schemes import SchemeConfig, SchemeOverride
-from tasks.records import Comparison, ErrorParts, ErrorShare, LoweredProgram, Operator, OperatorComparison, Quantization
-from tasks.records.vocabulary import Cause
+from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
+from qnnsweep.tasks.records import (
+    Comparison,
+    ErrorParts,
+    ErrorShare,
+    LoweredProgram,
+    Operator,
+    OperatorComparison,
+    Quantization,
+)
+from qnnsweep.tasks.records.vocabulary import Cause
 from tests.sample_records import ANSWER, COMPARISON, CONV, LOWERED, blob
 
 WIDE = Quantization(scale=(1.0,), zero_point=(65535,), quant_min=0, quant_max=65535, dtype="uint16", axis=None)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
-from tasks.records import BiasUse
-from tasks.records.vocabulary import Cause
-from tasks.repair.candidates import Candidate, candidates
+from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
+from qnnsweep.tasks.records import BiasUse
+from qnnsweep.tasks.records.vocabulary import Cause
+from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from tests.repair.sample_cells import ADD, BYTES, CONVOLUTION, RELU, WIDE, cell, operator, scheme
 
 FLOAT = {"precision": OverridePrecision.float16}

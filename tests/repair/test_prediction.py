@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.records import ErrorShare
-from tasks.records.vocabulary import Cause
-from tasks.repair.prediction import energies, gain_db
+from qnnsweep.tasks.records import ErrorShare
+from qnnsweep.tasks.records.vocabulary import Cause
+from qnnsweep.tasks.repair.prediction import energies, gain_db
 
 CAUSES: tuple[Cause, ...] = ("weights", "clipping", "resolution", "device")
 

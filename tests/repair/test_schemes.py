@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
-from tasks.repair.schemes import Conflict, setting, with_settings
+from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
+from qnnsweep.tasks.repair.schemes import Conflict, setting, with_settings
 
 
 def scheme(*overrides: SchemeOverride) -> SchemeConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.repair.wording import operators_phrase
+from qnnsweep.tasks.repair.wording import operators_phrase
 
 
 @pytest.mark.parametrize(

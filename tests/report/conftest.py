@@ -9,15 +9,15 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from conf.schema import Request
-from flows.graph import comparison_options
-from flows.resources import Resources
-from flows.runs import results
-from tasks.compare import compare
-from tasks.records import Capture, LoweredProgram
-from tasks.report.page import render
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import comparison_options
+from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.runs import results
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.report.page import render
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.rows import rows
 from tests.sample_tables import LOGS, RUN, nightly, sweep, trends
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.records.atlas import AtlasRow
-from tasks.records.tables import columns
-from tasks.report.atlas import atlas_markdown, render_atlas
-from tasks.report.format import markdown
+from qnnsweep.tasks.records.atlas import AtlasRow
+from qnnsweep.tasks.records.tables import columns
+from qnnsweep.tasks.report.atlas import atlas_markdown, render_atlas
+from qnnsweep.tasks.report.format import markdown
 from tests.sample_tables import RUN
 
 

@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from tasks.report.atlas import render_atlas
+from qnnsweep.tasks.report.atlas import render_atlas
 from tests.report.test_atlas import ROWS
 from tests.sample_tables import RUN
 

@@ -8,8 +8,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tasks.report.differences import CellDifferences, render_differences
-from tasks.report.run_index import render_index
+from qnnsweep.tasks.report.differences import CellDifferences, render_differences
+from qnnsweep.tasks.report.run_index import render_index
 from tests.sample_tables import RUN, nightly, table
 
 pytestmark = pytest.mark.toolchain

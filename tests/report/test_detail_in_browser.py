@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from tasks.report.page import render
+from qnnsweep.tasks.report.page import render
 from tests.sample_tables import LOGS, RUN, nightly, sweep
 
 pytestmark = pytest.mark.toolchain

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.report.figures import (
+from qnnsweep.tasks.report.figures import (
     MEASURES,
     budget_of_page,
     causes,
@@ -18,7 +18,7 @@ from tasks.report.figures import (
     with_times,
     without_budget,
 )
-from tasks.report.page import render
+from qnnsweep.tasks.report.page import render
 from tests.sample_tables import CHANGED, LOGS, NIGHTS, RUN, nightly, sweep, trends
 from tests.sample_tables import cell as cell_of
 from tests.sample_tables import measured as sample_measures

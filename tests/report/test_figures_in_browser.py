@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tasks.records.vocabulary import CAUSES, VERDICTS
-from tasks.report.page import render
+from qnnsweep.tasks.records.vocabulary import CAUSES, VERDICTS
+from qnnsweep.tasks.report.page import render
 from tests.sample_tables import LOGS, RUN, nightly, sweep
 
 pytestmark = pytest.mark.toolchain

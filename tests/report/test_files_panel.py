@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tasks.report.page import render
+from qnnsweep.tasks.report.page import render
 from tests.sample_tables import RUN, cell, measured, sweep
 
 

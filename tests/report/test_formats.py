@@ -14,9 +14,9 @@ import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.report.formats.formats import FORMATS
-from tasks.report.formats.github import users_line
-from tasks.report.formats.names import Format
+from qnnsweep.tasks.report.formats.formats import FORMATS
+from qnnsweep.tasks.report.formats.github import users_line
+from qnnsweep.tasks.report.formats.names import Format
 from tests.sample_tables import RUN, cell, nightly, sweep
 
 SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("junit.xsd"))

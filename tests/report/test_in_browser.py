@@ -10,8 +10,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tasks.records.vocabulary import CAUSES
-from tasks.report.glossary import MEASURES
+from qnnsweep.tasks.records.vocabulary import CAUSES
+from qnnsweep.tasks.report.glossary import MEASURES
 from tests.sample_tables import CHANGED, NIGHTS, nightly
 
 pytestmark = pytest.mark.toolchain

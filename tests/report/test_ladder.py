@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tasks.report.ladder import ladders, worst_output
+from qnnsweep.tasks.report.ladder import ladders, worst_output
 
 
 def output(rung: str, snr_db: float | None, **facts: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tasks.report.page import render
+from qnnsweep.tasks.report.page import render
 from tests.sample_tables import LOG, RUN, cell, measured, sweep, trends
 
 pytestmark = pytest.mark.toolchain

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from tasks.records import Gap, OperatorComparison
-from tasks.records.vocabulary import VERDICTS
-from tasks.report.model_explorer import edge_graph, exported_node_data, node_data
+from qnnsweep.tasks.records import Gap, OperatorComparison
+from qnnsweep.tasks.records.vocabulary import VERDICTS
+from qnnsweep.tasks.report.model_explorer import edge_graph, exported_node_data, node_data
 from tests.sample_records import COMPARISON, CONV, EXPORTED, GAP, VIEW, WORSE
 
 UNUSED = replace(CONV, index=2, name="conv[1]", output_index=1, unused=True)

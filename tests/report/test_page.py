@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from tasks.records import RunFacts
-from tasks.report import data
-from tasks.report.format import milliseconds
-from tasks.report.glossary import GLOSSARY
-from tasks.report.page import render, summary_markdown
-from tasks.report.terminal import summary_table
-from tasks.storage.tables import schema_of
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.report import data
+from qnnsweep.tasks.report.format import milliseconds
+from qnnsweep.tasks.report.glossary import GLOSSARY
+from qnnsweep.tasks.report.page import render, summary_markdown
+from qnnsweep.tasks.report.terminal import summary_table
+from qnnsweep.tasks.storage.tables import schema_of
 from tests.sample_tables import LOG, LOGS, RUN, cell, measured, nightly, sweep, table, trends
 
 BOUNDS = {"low": 0.125, "high": 0.875}

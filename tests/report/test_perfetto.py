@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.records import ProfiledEvent
-from tasks.report.perfetto import INFERENCES, trace
+from qnnsweep.tasks.records import ProfiledEvent
+from qnnsweep.tasks.report.perfetto import INFERENCES, trace
 from tests.sample_records import CONV, VIEW
 
 LOADED = ProfiledEvent(

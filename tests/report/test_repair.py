@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.records.repair_rows import CertificateRow, RepairRow
-from tasks.records.tables import columns
-from tasks.report.repair import chart, render_repair
+from qnnsweep.tasks.records.repair_rows import CertificateRow, RepairRow
+from qnnsweep.tasks.records.tables import columns
+from qnnsweep.tasks.report.repair import chart, render_repair
 from tests.sample_tables import RUN
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.report.page import environment
-from tasks.report.steps import steps_of_page
+from qnnsweep.tasks.report.page import environment
+from qnnsweep.tasks.report.steps import steps_of_page
 
 
 def step(sample: int, number: int, **changes: Any) -> dict[str, Any]:

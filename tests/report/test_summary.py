@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from tasks.report.page import summary_markdown, summary_rows
-from tasks.report.terminal import summary_diagnoses, summary_table
+from qnnsweep.tasks.report.page import summary_markdown, summary_rows
+from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_table
 from tests.sample_tables import RUN, cell, measured, nightly, table
 
 

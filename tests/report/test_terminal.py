@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tasks.report.terminal import summary_diagnoses, summary_table
+from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_table
 from tests.sample_tables import RUN, cell, measured, table
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "terminal"

@@ -1,4 +1,4 @@
-"""Cases of `tasks.repro` without a device: a graph of four operators, and what a device would have logged."""
+"""Cases of `qnnsweep.tasks.repro` without a device: a graph of four operators, and what a device would have logged."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.numerics.device_run import DeviceRun
-from tasks.numerics.element_use import CapturedValue
-from tasks.records import Operator, Quantization
+from qnnsweep.tasks.numerics.device_run import DeviceRun
+from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.records import Operator, Quantization
 
 if TYPE_CHECKING:
-    from tasks.repro.case import Case
+    from qnnsweep.tasks.repro.case import Case
 
 GRID = Quantization(scale=(0.5,), zero_point=(10,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
 
@@ -43,9 +43,9 @@ def case(target: str = "aten.mul.Tensor", error: float = 8.0) -> Case:
     """
     import torch
 
-    from tasks.repro.case import Case
-    from tasks.toolchain.reference.graph import Call, ReferenceGraph
-    from tasks.toolchain.reference.kernels import HostKernels
+    from qnnsweep.tasks.repro.case import Case
+    from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph
+    from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
     def call(target: str, *arguments: object) -> Call:
         return Call(target=target, arguments=arguments, keywords={}, dtype="float32")

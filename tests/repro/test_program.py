@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.errors import EvidenceError
+from qnnsweep.tasks.errors import EvidenceError
 from tests.repro.cases import case
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.filterwarnings("ignore")]  # torch and ExecuTorch warn at import
 
 
 def small_program(*arguments: Any, **keywords: Any) -> Any:
-    """Call `tasks.repro.program.small_program`, whose module imports torch."""
-    from tasks.repro.program import small_program
+    """Call `qnnsweep.tasks.repro.program.small_program`, whose module imports torch."""
+    from qnnsweep.tasks.repro.program import small_program
 
     return small_program(*arguments, **keywords)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.repro.cases import case
 
 if TYPE_CHECKING:
-    from tasks.repro.variant import Variant
+    from qnnsweep.tasks.repro.variant import Variant
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.filterwarnings("ignore")]  # torch and ExecuTorch warn at import
 
@@ -21,7 +21,7 @@ def search_with(
     error_of: Callable[[set[int], Variant | None], float | None],
 ) -> tuple[Any, list[tuple[tuple[int, ...], str | None]]]:
     """Return the result of a search in which programs have these errors, and the programs in the order of attempts."""
-    from tasks.repro.search import Trial, search
+    from qnnsweep.tasks.repro.search import Trial, search
 
     attempts: list[tuple[tuple[int, ...], str | None]] = []
 

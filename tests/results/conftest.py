@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conf.load import load
-from conf.schema import Request
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
 
 
 @pytest.fixture(scope="package")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from conf.schema import Request
-from conf.schemes import Precision
-from tasks.records import CaseOutcome
-from tasks.results.atlas import rule_verdict, states_in_words
-from tasks.results.rows import rows
+from qnnsweep.conf.schema import Request
+from qnnsweep.conf.schemes import Precision
+from qnnsweep.tasks.records import CaseOutcome
+from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
+from qnnsweep.tasks.results.rows import rows
 from tests.sample_records import OUTCOME, TOOLCHAIN, collection_cell
 
 RUN = "20261121T094931Z-5fcc"

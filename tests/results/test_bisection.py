@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.results.bisection import MOST_COMPLETE, Answer, AxisSearch, Flip, smallest_changes
+from qnnsweep.tasks.results.bisection import MOST_COMPLETE, Answer, AxisSearch, Flip, smallest_changes
 
 ANSWERS = st.lists(st.sampled_from(("bad", "good", "untestable")), min_size=0, max_size=60)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from conf.schema import Request
-from tasks.errors import DeviceError
-from tasks.records import Comparison, ErrorParts, ErrorShare, Quantization
-from tasks.records.vocabulary import Cause
-from tasks.results.diagnosis import diagnosis
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.records import Comparison, ErrorParts, ErrorShare, Quantization
+from qnnsweep.tasks.records.vocabulary import Cause
+from qnnsweep.tasks.results.diagnosis import diagnosis
 
 from tests.sample_records import ANSWER, COMPARISON, CONV, passed_cell, up_to_lower, without_debug_program  # isort: skip
 

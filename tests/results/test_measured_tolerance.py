@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conf.tolerances import OperatorTolerance, ToleranceConfig
-from tasks.numerics.verdict import limits
-from tasks.results.measured_tolerance import MARGIN_DB, MARGIN_STEPS, measured_tolerance
+from qnnsweep.conf.tolerances import OperatorTolerance, ToleranceConfig
+from qnnsweep.tasks.numerics.verdict import limits
+from qnnsweep.tasks.results.measured_tolerance import MARGIN_DB, MARGIN_STEPS, measured_tolerance
 
 BASE = ToleranceConfig(name="default", operators={"8a8w": OperatorTolerance(snr_db=29, steps=3, mean_steps=0.45)})
 

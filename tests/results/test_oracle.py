@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from conf.load import load
-from conf.names import DEFAULT_ORACLE
-from conf.schema import Request
-from tasks.errors import DeviceError, RequestError
-from tasks.records import Comparison
-from tasks.results.oracle import Judgement, introduced_snr_db, judgement, parsed_oracle
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
+from qnnsweep.conf.load import load
+from qnnsweep.conf.names import DEFAULT_ORACLE
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.errors import DeviceError, RequestError
+from qnnsweep.tasks.records import Comparison
+from qnnsweep.tasks.results.oracle import Judgement, introduced_snr_db, judgement, parsed_oracle
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.rows import rows
 from tests.sample_records import COMPARISON, TOOLCHAIN, every_kind, passed_cell, up_to_lower
 
 

@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from conf.load import load
-from conf.schema import Request
-from conf.tolerances import ToleranceConfig
-from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError, RequestError, RunnerFailed, ToolchainError
-from tasks.numerics.interval import wilson_interval
-from tasks.records import (
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.conf.tolerances import ToleranceConfig
+from qnnsweep.tasks.errors import (
+    DeviceError,
+    EnvironmentUnusable,
+    EvidenceError,
+    RequestError,
+    RunnerFailed,
+    ToolchainError,
+)
+from qnnsweep.tasks.numerics.interval import wilson_interval
+from qnnsweep.tasks.records import (
     Blob,
     Command,
     Comparison,
@@ -24,8 +31,8 @@ from tasks.records import (
     OperatorComparison,
     OutputComparison,
 )
-from tasks.records.cell_rows import Finals, Limits
-from tasks.results.outcome import CellResult, finals, judge, limits, missed_limits
+from qnnsweep.tasks.records.cell_rows import Finals, Limits
+from qnnsweep.tasks.results.outcome import CellResult, finals, judge, limits, missed_limits
 
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(

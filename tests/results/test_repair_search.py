@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from conf.repair import BudgetConfig, TargetConfig
-from conf.schema import Request
-from conf.schemes import SchemeConfig, SchemeOverride
-from tasks.errors import ToolchainError
-from tasks.results.outcome import CellResult
-from tasks.results.repair_search import Search, Step
+from qnnsweep.conf.repair import BudgetConfig, TargetConfig
+from qnnsweep.conf.schema import Request
+from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
+from qnnsweep.tasks.errors import ToolchainError
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.repair_search import Search, Step
 from tests.repair.sample_cells import ADD, CONVOLUTION, cell, operator, scheme
 from tests.sample_records import COMPARISON, EXPORTED, blob, passed_cell
 

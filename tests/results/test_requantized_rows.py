@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from conf.schema import Request
-from tasks.records import OperatorComparison, RequantizedTensor
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.records import OperatorComparison, RequantizedTensor
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.rows import rows
 from tests.sample_records import (
     ABORT,
     COMPARISON,

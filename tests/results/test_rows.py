@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from conf.schema import Request, RunnerKind
-from tasks.records import Counterpart, ErrorParts, Gap, OperatorComparison, OtherReference
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
-from tasks.storage import tables
-from tasks.storage.digest import digest
-from tasks.storage.store import Store
-from tasks.toolchain.workers.supervisor import CallCost
+from qnnsweep.conf.schema import Request, RunnerKind
+from qnnsweep.tasks.records import Counterpart, ErrorParts, Gap, OperatorComparison, OtherReference
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.workers.supervisor import CallCost
 from tests.sample_records import (
     ABORT,
     CHECKED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tasks.results.step_sentences import step_sentences
+from qnnsweep.tasks.results.step_sentences import step_sentences
 
 from tests.sample_records import STEP  # isort: skip
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.results.usability import USABILITIES, AtlasEvidence, CallForecast, Where, operator_name, worst
+from qnnsweep.tasks.results.usability import USABILITIES, AtlasEvidence, CallForecast, Where, operator_name, worst
 
 HERE = Where(scheme="16a8w", arch=75, toolchain="default")
 ADD = "aten.add.Tensor(float32[4, 8], float32[4, 8])"

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage.store import Store
 from tests.object_store import ObjectStore, serve_object_store
 
 StoreOf = Callable[[str], Store]

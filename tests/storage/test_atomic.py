@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import EnvironmentUnusable
-from tasks.records import Blob
-from tasks.storage.atomic import owner_of, temporary_name, translate_os_errors
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage.atomic import owner_of, temporary_name, translate_os_errors
+from qnnsweep.tasks.storage.store import Store
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ ENDLESS = """
 import os, sys
 from itertools import count
 from pathlib import Path
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage.store import Store
 store = Store(Path(sys.argv[1]))
 with store.scratch("lower") as folder:
     (folder / "half.pte").write_bytes(b"x")
@@ -110,7 +110,7 @@ IN_NAMESPACE = ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--unshare
 HOLDER = """
 import os, sys
 from pathlib import Path
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage.store import Store
 while True:
     if (child := os.fork()) == 0:
         if len(sys.argv) > 2 and os.getpid() not in map(int, sys.argv[2].split(",")): os._exit(0)
@@ -125,14 +125,14 @@ while True:
 SWEEPER = """
 import sys
 from pathlib import Path
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage.store import Store
 print(Store(Path(sys.argv[1])).remove_stale_temporaries())
 """
 # A killed process leaves a scratch folder.
 KILLED = """
 import os, sys
 from pathlib import Path
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage.store import Store
 scratch = Store(Path(sys.argv[1])).scratch("lower")
 if os.fork() == 0:
     scratch.__enter__()

@@ -14,10 +14,10 @@ from pathlib import Path
 import pandas
 import pytest
 
-from tasks.errors import EnvironmentUnusable, EvidenceError
-from tasks.records import Blob
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.object_store import KEY_ID, SECRET, ObjectStore, serve_object_store, serve_proxy, store_environment
 from tests.storage.conftest import StoreOf
 
@@ -132,7 +132,7 @@ def test_a_large_blob_is_never_in_memory_as_a_whole(bucket: StoreOf, tmp_path: P
     with (tmp_path / "large").open("wb") as file:
         file.truncate(size)
     program = (
-        "import sys; from pathlib import Path; from tasks.storage.store import Store; import pyarrow as pa\n"
+        "import sys; from pathlib import Path; from qnnsweep.tasks.storage.store import Store; import pyarrow as pa\n"
         "blob = Store(Path(sys.argv[1]), sys.argv[2]).put_file(Path(sys.argv[3]))\n"
         "Store(Path(sys.argv[1] + '2'), sys.argv[2]).verify(blob)\n"
         "print(blob.size, pa.default_memory_pool().max_memory())\n"
@@ -172,7 +172,7 @@ def test_a_killed_upload_leaves_no_object(
         return None
 
     program = (
-        "import os, sys; from pathlib import Path; from tasks.storage.store import Store\n"
+        "import os, sys; from pathlib import Path; from qnnsweep.tasks.storage.store import Store\n"
         "Store(Path(sys.argv[1]), sys.argv[2]).put_bytes(os.urandom(int(sys.argv[3])))\n"
     )
     with serve_proxy(object_store, stuck) as way:
@@ -272,7 +272,7 @@ def test_pandas_reads_all_runs_of_a_table_in_one_line(bucket: StoreOf) -> None:
 
 def test_a_folder_does_not_import_pyarrow(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
+        "import sys; from pathlib import Path; from qnnsweep.tasks.storage.store import Store\n"
         "Store(Path(sys.argv[1])).put_bytes(b'x'); print('pyarrow' in sys.modules)\n"
     )
     argv = [sys.executable, "-c", program, str(tmp_path)]

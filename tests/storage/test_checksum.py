@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import EvidenceError
-from tasks.storage import tables
-from tasks.storage.checksum import METADATA, check, with_checksum
-from tasks.storage.query import select
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.checksum import METADATA, check, with_checksum
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
 from tests.storage.conftest import StoreOf
 from tests.storage.test_tables import FIRST, SECOND, row, write
 

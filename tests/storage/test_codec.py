@@ -18,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks import records
-from tasks.errors import EvidenceError
-from tasks.records import Blob, Counterpart, Gap, LoweredProgram, Operator, Quantization, TensorSpec
-from tasks.storage.codec import decode, encode, is_encoding_of
-from tasks.storage.digest import digest
+from qnnsweep.tasks import records
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob, Counterpart, Gap, LoweredProgram, Operator, Quantization, TensorSpec
+from qnnsweep.tasks.storage.codec import decode, encode, is_encoding_of
+from qnnsweep.tasks.storage.digest import digest
 
 RECORDS = [kind for kind in vars(records).values() if isinstance(kind, type) and is_dataclass(kind)]
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
@@ -194,7 +194,7 @@ def test_a_value_that_parquet_cannot_store_is_refused(record: Blob) -> None:
 
 @pytest.mark.parametrize("value", [1, "Blob", {"sha256": "", "size": 1}, None, Blob])
 def test_only_records_are_encoded(value: object) -> None:
-    with pytest.raises(TypeError, match=r"is not a record of tasks\.records"):
+    with pytest.raises(TypeError, match=r"is not a record of qnnsweep\.tasks\.records"):
         encode(value)
 
 
@@ -203,7 +203,7 @@ def test_a_type_that_is_not_a_record_is_never_built() -> None:
         forged = pa.table({"sha256": ["a"], "size": [1]}).replace_schema_metadata({"qnnsweep.record": name})
         sink = io.BytesIO()
         pq.write_table(forged, sink)
-        with pytest.raises(EvidenceError, match=rf"{name} is not a record of tasks\.records"):
+        with pytest.raises(EvidenceError, match=rf"{name} is not a record of qnnsweep\.tasks\.records"):
             decode(sink.getvalue())
 
 

@@ -7,7 +7,7 @@ from tests.program import Program
 LINES = """
 import sys
 import pyarrow as pa
-from tasks.storage.columns import STRING, column
+from qnnsweep.tasks.storage.columns import STRING, column
 print(column(["a", None], STRING, "here").to_pylist(), "pandas" in sys.modules)
 import pandas
 print(pa.table({"a": [1]}).to_pandas().to_dict(), pa.array(pandas.Series([1, 2])).to_pylist())

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conf.schemes import Precision, SchemeConfig
-from tasks.records import Blob, ExportedModel, QuantizedModel
-from tasks.storage.digest import digest
+from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.tasks.records import Blob, ExportedModel, QuantizedModel
+from qnnsweep.tasks.storage.digest import digest
 
 LOG = Blob(sha256="c" * 64, size=3)
 EXPORTED = ExportedModel(
@@ -160,7 +160,7 @@ def test_a_type_without_a_digest_is_refused_by_name(value: object) -> None:
 
 def test_digests_are_the_same_in_every_process() -> None:
     program = (
-        "from conf.schema import SchemeConfig; from tasks.storage.digest import digest;"
+        "from qnnsweep.conf.schema import SchemeConfig; from qnnsweep.tasks.storage.digest import digest;"
         "print(digest([SchemeConfig(name='fp16'), {'b': 1.5, 'a': (True, None, 'µ', 1)}]))"
     )
     digests = {

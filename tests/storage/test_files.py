@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import EvidenceError
-from tasks.records import Blob
-from tasks.storage import tables
-from tasks.storage.query import select
-from tasks.storage.store import Store
-from tasks.storage.tables import schema_of
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.query import select
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.storage.tables import schema_of
 from tests.storage.conftest import StoreOf
 
 REPOSITORY = Path(__file__).parents[2]
@@ -103,8 +103,8 @@ def test_a_store_can_be_pickled_and_used_after_a_fork(store_of: StoreOf) -> None
 
 def test_two_processes_that_write_the_same_at_once_both_succeed(store_of: StoreOf) -> None:
     program = (
-        "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
-        "from tasks.storage import tables\n"
+        "import sys; from pathlib import Path; from qnnsweep.tasks.storage.store import Store\n"
+        "from qnnsweep.tasks.storage import tables\n"
         "root, url, run = sys.argv[1:]\n"
         "store = Store(Path(root), url or None)\n"
         "for i in range(20):\n"

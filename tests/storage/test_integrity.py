@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.storage import lock, tables
-from tasks.storage.codec import encode
-from tasks.storage.integrity import Damage, verify
-from tasks.storage.manifest import RunManifest, write_manifest
-from tasks.storage.retention import Selection, plan_prune
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage import lock, tables
+from qnnsweep.tasks.storage.codec import encode
+from qnnsweep.tasks.storage.integrity import Damage, verify
+from qnnsweep.tasks.storage.manifest import RunManifest, write_manifest
+from qnnsweep.tasks.storage.retention import Selection, plan_prune
+from qnnsweep.tasks.storage.store import Store
 from tests.program import Program
 from tests.storage.test_retention import launch
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import EvidenceError
-from tasks.storage import tables
-from tasks.storage.store import Store
-from tasks.storage.tables import schema_of
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.storage.tables import schema_of
 from tests.storage.conftest import StoreOf
 from tests.storage.test_tables import FIRST, row, rows_of
 

@@ -16,8 +16,8 @@ CALLS = ("mkdir", "mkdirat", "rename", "renameat", "renameat2", "link", "linkat"
 STEPS = """
 import os, sys
 from pathlib import Path
-from tasks.storage import lock, tables
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage import lock, tables
+from qnnsweep.tasks.storage.store import Store
 
 store = Store(Path(sys.argv[1]))
 def step(name):

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import EnvironmentUnusable, RequestError
-from tasks.records import Blob, Launch
-from tasks.storage import tables
-from tasks.storage.codec import encode
-from tasks.storage.inventory import inventory
-from tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs, write_manifest
-from tasks.storage.retention import UNREFERENCED_GRACE_S, Selection, apply, plan_prune
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.records import Blob, Launch
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.codec import encode
+from qnnsweep.tasks.storage.inventory import inventory
+from qnnsweep.tasks.storage.manifest import RunManifest, read_manifest, referenced_blobs, write_manifest
+from qnnsweep.tasks.storage.retention import UNREFERENCED_GRACE_S, Selection, apply, plan_prune
+from qnnsweep.tasks.storage.store import Store
 from tests.sample_records import CAPTURE, LOWERED
 
 DAY_S = 86_400

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import EnvironmentUnusable, EvidenceError
-from tasks.records import Blob
-from tasks.storage.atomic import write_atomically
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage.atomic import write_atomically
+from qnnsweep.tasks.storage.store import Store
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -183,7 +183,7 @@ def test_write_atomically_replaces_whole_files_and_makes_folders(store: Store) -
 
 def test_processes_that_write_equal_content_at_once_all_succeed(store: Store) -> None:
     program = (
-        "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
+        "import sys; from pathlib import Path; from qnnsweep.tasks.storage.store import Store\n"
         "store = Store(Path(sys.argv[1]))\n"
         "for i in range(100): store.read(store.put_bytes(b'%d' % i * 1000))"
     )
@@ -226,7 +226,7 @@ def test_a_full_disk_is_reported_and_leaves_no_incomplete_file(store: Store) -> 
     # A limit on file size stops a write exactly as a full disk does, without a separate disk.
     program = (
         "import resource, sys; from pathlib import Path\n"
-        "from tasks.errors import EnvironmentUnusable; from tasks.storage.store import Store\n"
+        "from qnnsweep.tasks.errors import EnvironmentUnusable; from qnnsweep.tasks.storage.store import Store\n"
         "store = Store(Path(sys.argv[1]))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))\n"
         "store.put_bytes(bytes(50_000))\n"

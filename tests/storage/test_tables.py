@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
-from tasks.storage import tables
-from tasks.storage.columns import column
-from tasks.storage.store import Store
-from tasks.storage.tables import SCHEMAS, TABLES, schema_of
+from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.columns import column
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.storage.tables import SCHEMAS, TABLES, schema_of
 
 GOLDEN = Path(__file__).parents[1] / "goldens" / "tables.json"
 FIRST, SECOND = "20261120T020000Z-a1b2", "20261121T020000Z-c3d4"

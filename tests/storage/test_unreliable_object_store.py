@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conf.schema import ObjectStoreConfig
-from tasks.errors import EnvironmentUnusable
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import ObjectStoreConfig
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.storage.store import Store
 from tests.object_store import LATE_S, Fault, ObjectStore, serve_proxy
 from tests.storage.conftest import StoreOf
 

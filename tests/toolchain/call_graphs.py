@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.numerics.element_use import CapturedValue, NoDerivative
-from tasks.numerics.replay import replay
+from qnnsweep.tasks.numerics.element_use import CapturedValue, NoDerivative
+from qnnsweep.tasks.numerics.replay import replay
 
 Array = NDArray[Any]
 X = np.array([[1.0, -2.0, 3.0, 0.5], [2.0, 0.25, -1.0, 4.0]], np.float32)
@@ -20,8 +20,8 @@ def kernels_of(calls: Sequence[tuple[Any, ...]], inputs: Sequence[Array] = (X,),
     """Return the kernels of a graph whose last call is its output. A call is a target and its arguments."""
     import torch
 
-    from tasks.toolchain.reference.graph import Call, ReferenceGraph
-    from tasks.toolchain.reference.kernels import HostKernels
+    from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph
+    from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
     graph = ReferenceGraph(
         [Call(target=target, arguments=tuple(arguments), keywords={}, dtype=None) for target, *arguments in calls],

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 from safetensors.numpy import load
 
-from tasks.records import LoweredProgram
-from tasks.toolchain import runner
-from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
-from tasks.toolchain.workers.pool import WorkerPool
-from tasks.toolchain.workers.scheduler import Scheduler
-from tasks.toolchain.workers.supervisor import Supervisor
+from qnnsweep.tasks.records import LoweredProgram
+from qnnsweep.tasks.toolchain import runner
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk, identity
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.tasks.toolchain.workers.scheduler import Scheduler
+from qnnsweep.tasks.toolchain.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 # Where it is set C's stdout has no buffer to lose, in no process: the workers must not depend on it.
 os.environ.pop("PYTHONUNBUFFERED", None)

@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from tasks.comparison.capture import compare_capture
-from tasks.errors import EvidenceError
-from tasks.records import Capture, Comparison, ExpectedTensor, LoweredProgram
-from tasks.records.options import ComparisonOptions
-from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, VERDICTS
-from tasks.storage.store import Store
+from qnnsweep.tasks.comparison.capture import compare_capture
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Capture, Comparison, ExpectedTensor, LoweredProgram
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, VERDICTS
+from qnnsweep.tasks.storage.store import Store
 
 RELU, POOL, VIEW = "aten_relu_default@0", "aten_max_pool2d_with_indices_default@0", "aten_view_copy_default@0"
 

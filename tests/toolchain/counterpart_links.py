@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from conf.schemes import SchemeConfig
-from tasks.numerics.metrics import snr_db
-from tasks.records import QuantizedModel
-from tasks.records.keys import tensor_key
-from tasks.storage.store import Store
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.numerics.metrics import snr_db
+from qnnsweep.tasks.records import QuantizedModel
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,14 @@ def linked(
     """By reference the operators that are no constants, and the nodes that no operator stands for."""
     import torch
 
-    from tasks.toolchain.backends.select import backend_of
-    from tasks.toolchain.edge import edge_program
-    from tasks.toolchain.export import make_deterministic
-    from tasks.toolchain.reference.counterparts import other_reference
-    from tasks.toolchain.reference.graph import graph_of
-    from tasks.toolchain.reference.operators import operator_table
-    from tasks.toolchain.saved_program import load_program
-    from tasks.toolchain.tensors import read_samples, read_tensors
+    from qnnsweep.tasks.toolchain.backends.select import backend_of
+    from qnnsweep.tasks.toolchain.edge import edge_program
+    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.reference.counterparts import other_reference
+    from qnnsweep.tasks.toolchain.reference.graph import graph_of
+    from qnnsweep.tasks.toolchain.reference.operators import operator_table
+    from qnnsweep.tasks.toolchain.saved_program import load_program
+    from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
     make_deterministic()
     exported = quantized.exported

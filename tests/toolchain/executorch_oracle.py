@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from conf.schema import SocConfig
-from conf.schemes import SchemeConfig
-from tasks.records import Blob, ProgramFacts, Quantization, QuantizedModel
-from tasks.records.keys import METHOD
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.records import Blob, ProgramFacts, Quantization, QuantizedModel
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.storage.store import Store
 
 
 def lower_officially(quantized: QuantizedModel, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Blob:
     """The `.pte` that `to_edge_transform_and_lower_to_qnn` gives for the same graph."""
     import official_path
 
-    from tasks.toolchain.saved_program import load_program
+    from qnnsweep.tasks.toolchain.saved_program import load_program
 
     module = load_program(store, quantized.program).module()
     return official_path.lower(quantized.exported, module, scheme, soc, store).program
@@ -63,7 +63,7 @@ def noted_grids(attributes: list[dict[str, Any] | None]) -> list[Quantization | 
     """What `qparams_of` reads on nodes that QNN's passes gave these attributes."""
     import torch
 
-    from tasks.toolchain.backends.qnn.compiler import qparams_of
+    from qnnsweep.tasks.toolchain.backends.qnn.compiler import qparams_of
 
     qparams = []
     for annotated in attributes:
@@ -78,8 +78,8 @@ def noted_grids(attributes: list[dict[str, Any] | None]) -> list[Quantization | 
 
 def program_facts(program: Blob, kind: str, store: Store) -> ProgramFacts:
     """The facts that the product reads from a program's bytes."""
-    from tasks.toolchain.backends.select import backend_of
-    from tasks.toolchain.readback import facts
+    from qnnsweep.tasks.toolchain.backends.select import backend_of
+    from qnnsweep.tasks.toolchain.readback import facts
 
     return facts.program_facts(program, backend_of(kind), store)
 

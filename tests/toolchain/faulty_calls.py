@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError, RequestError
-from tasks.toolchain.workers.output import output_length, output_since
+from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError, RequestError
+from qnnsweep.tasks.toolchain.workers.output import output_length, output_since
 
 _libc = ctypes.CDLL(None)
 LINES_BEFORE = 40

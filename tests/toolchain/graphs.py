@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.records import Blob, LoweredProgram, Quantization
-from tasks.storage.store import Store
+from qnnsweep.tasks.records import Blob, LoweredProgram, Quantization
+from qnnsweep.tasks.storage.store import Store
 
 Array = NDArray[Any]
 
@@ -70,8 +70,8 @@ def run_mixed(store: Store) -> dict[str, Any]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from tasks.toolchain.reference.graph import graph_of, put_graph, read_graph
-    from tasks.toolchain.reference.operators import operator_table
+    from qnnsweep.tasks.toolchain.reference.graph import graph_of, put_graph, read_graph
+    from qnnsweep.tasks.toolchain.reference.operators import operator_table
 
     edge, inputs = _edge(), _inputs()
     graph = graph_of(edge)
@@ -109,8 +109,8 @@ def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str,
     """Compare the stored graph on one evaluation sample with the values that the lowering stored."""
     import torch
 
-    from tasks.toolchain.reference.graph import read_graph
-    from tasks.toolchain.tensors import read_samples, read_tensors
+    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
     exported = lowered.quantized.exported
     names = [spec.name for spec in exported.inputs]
@@ -134,13 +134,13 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from conf.load import load
-    from tasks.toolchain.backends.select import backend_of
-    from tasks.toolchain.edge import edge_program
-    from tasks.toolchain.export import make_deterministic
-    from tasks.toolchain.reference.graph import read_graph
-    from tasks.toolchain.saved_program import load_program
-    from tasks.toolchain.tensors import read_samples
+    from qnnsweep.conf.load import load
+    from qnnsweep.tasks.toolchain.backends.select import backend_of
+    from qnnsweep.tasks.toolchain.edge import edge_program
+    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.saved_program import load_program
+    from qnnsweep.tasks.toolchain.tensors import read_samples
 
     make_deterministic()
     ask = load(["scheme=8a8w", "soc=SM8650"]).cells[0].request
@@ -158,7 +158,7 @@ def call(target: str, arguments: Sequence[Any], inputs: Sequence[Array], dtype: 
     """Return the value of one call of a graph as NumPy, or the message of `NoKernel` if it has none."""
     import torch
 
-    from tasks.toolchain.reference.graph import Call, NoKernel, ReferenceGraph
+    from qnnsweep.tasks.toolchain.reference.graph import Call, NoKernel, ReferenceGraph
 
     graph = ReferenceGraph([Call(target=target, arguments=tuple(arguments), keywords={}, dtype=dtype)], [], {})
     try:
@@ -169,7 +169,7 @@ def call(target: str, arguments: Sequence[Any], inputs: Sequence[Array], dtype: 
 
 
 def read(calls: Blob, constants: Blob, store: Store) -> None:
-    from tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.reference.graph import read_graph
 
     read_graph(store, calls, constants)
 
@@ -179,8 +179,8 @@ def kernels_of(name: str, inputs: Sequence[Array]) -> Any:
     import torch
     from executorch.exir import to_edge
 
-    from tasks.toolchain.reference.graph import graph_of
-    from tasks.toolchain.reference.kernels import HostKernels
+    from qnnsweep.tasks.toolchain.reference.graph import graph_of
+    from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
     torch.manual_seed(0)
     tensors = tuple(torch.from_numpy(np.array(array)) for array in inputs)
@@ -266,8 +266,8 @@ def bfloat16(inputs: Sequence[Array]) -> Any:
     import torch
     from executorch.exir import to_edge
 
-    from tasks.toolchain.reference.graph import graph_of
-    from tasks.toolchain.reference.kernels import HostKernels
+    from qnnsweep.tasks.toolchain.reference.graph import graph_of
+    from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
     class Half(torch.nn.Module):
         def forward(self, x: Any) -> Any:
@@ -285,7 +285,7 @@ def rounded(values: Array, qparams: Quantization) -> tuple[Array, bool]:
     """Round a tensor as the rung `designed` does. Return also whether the tensor itself is unchanged."""
     import torch
 
-    from tasks.toolchain.reference.designed import rounded
+    from qnnsweep.tasks.toolchain.reference.designed import rounded
 
     tensor = torch.from_numpy(values.copy())
     result = rounded(tensor, qparams).numpy()
@@ -294,10 +294,10 @@ def rounded(values: Array, qparams: Quantization) -> tuple[Array, bool]:
 
 def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
     """Compute the outputs of the rung `designed` from the record of a lowering, with the grids of its operators."""
-    from tasks.toolchain.export import make_deterministic
-    from tasks.toolchain.reference.designed import designed_outputs
-    from tasks.toolchain.reference.graph import read_graph
-    from tasks.toolchain.tensors import outputs_by_sample, read_samples
+    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
+    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, read_samples
 
     make_deterministic()
     exported = lowered.quantized.exported
@@ -314,8 +314,8 @@ def designed_by_kernels(lowered: LoweredProgram, store: Store) -> dict[str, Arra
     """Compute the outputs of the rung `designed` with the kernels of the replay and with NumPy's rounding."""
     from safetensors.numpy import load
 
-    from tasks.numerics.dequantize import fake_quantize
-    from tasks.toolchain.entrypoints import reference_kernels
+    from qnnsweep.tasks.numerics.dequantize import fake_quantize
+    from qnnsweep.tasks.toolchain.entrypoints import reference_kernels
 
     exported, kernels_on = lowered.quantized.exported, reference_kernels(lowered, store)
     evaluation = load(store.read(exported.evaluation))

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tasks.models.torchvision_import import torchvision
+from qnnsweep.tasks.models.torchvision_import import torchvision
 
 _NOT_NEEDED = ("torchtune", "datasets", "lm_eval", "pytorch_tokenizers", "sentencepiece", "tiktoken")
 PARAMETERS = {"dim": 32, "n_heads": 2, "n_kv_heads": 2, "n_layers": 1, "vocab_size": 16, "multiple_of": 16}
@@ -57,7 +57,7 @@ class QuantizedWeight:
 def quantized_weights(recipe: str) -> list[QuantizedWeight]:
     """Quantize a decoder as the script does, with the class that a recipe's file gives it. Return its weights."""
     sys.meta_path.append(_Finder())  # type: ignore[arg-type]
-    torchvision()  # before the script imports it: see `tasks.models.torchvision_import`
+    torchvision()  # before the script imports it: see `qnnsweep.tasks.models.torchvision_import`
     from executorch.examples.qualcomm.oss_scripts.llama import LlamaStories260K
     from executorch.examples.qualcomm.oss_scripts.llama.decoder_constants import TEXT_DECODER
     from executorch.examples.qualcomm.oss_scripts.llama.wrappers.base_component import Mode, Request

@@ -7,9 +7,9 @@ import random
 from contextlib import suppress
 from pathlib import Path
 
-from tasks.errors import EvidenceError
-from tasks.toolchain.backends.qnn.context import read_context
-from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.toolchain.backends.qnn.context import read_context
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER
 
 MAGIC = (0x5678ABCD).to_bytes(4, "little")
 HEADER_BYTES = 256

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-from conf.errors import RequestError
-from conf.schemes import SchemeConfig, SchemeOverride
-from tasks.records import ExportedModel
-from tasks.storage.store import Store
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.overridden import overrides_of, select
-from tasks.toolchain.saved_program import load_program
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
+from qnnsweep.tasks.records import ExportedModel
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.overridden import overrides_of, select
+from qnnsweep.tasks.toolchain.saved_program import load_program
 
 PATHS = ("", "layers.0", "layers.1", "layers.1.attention", "layers.10", "head")
 TYPES = ("conv2d", "linear", "relu")
@@ -107,8 +107,8 @@ def check_selection() -> None:
 
 def called_with_one_layer_as_conv2d() -> list[tuple[str, str]]:
     """Return the operators with weights, and their modules, of three linear layers of which one is a convolution."""
-    from tasks.toolchain.edge import edge_program
-    from tasks.toolchain.reference.graph import target_name
+    from qnnsweep.tasks.toolchain.edge import edge_program
+    from qnnsweep.tasks.toolchain.reference.graph import target_name
 
     layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3))).eval()
     override = SchemeOverride(module="1", as_conv2d=True)

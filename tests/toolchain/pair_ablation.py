@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tasks.records import QuantizedModel
-from tasks.storage.store import Store
+from qnnsweep.tasks.records import QuantizedModel
+from qnnsweep.tasks.storage.store import Store
 
 BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
 if BENCHMARKS not in sys.path:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.comparison.weights import WeightErrors, weight_errors
-from tasks.numerics.element_use import Array, Kernels
-from tasks.records import LoweredProgram
-from tasks.storage.store import Store
+from qnnsweep.tasks.comparison.weights import WeightErrors, weight_errors
+from qnnsweep.tasks.numerics.element_use import Array, Kernels
+from qnnsweep.tasks.records import LoweredProgram
+from qnnsweep.tasks.storage.store import Store
 
 
 def errors(lowered: LoweredProgram, store: Store) -> WeightErrors:
@@ -15,7 +15,7 @@ def errors(lowered: LoweredProgram, store: Store) -> WeightErrors:
 
 
 def _kernels(lowered: LoweredProgram, store: Store) -> Kernels:
-    from tasks.toolchain.entrypoints import reference_kernels
+    from qnnsweep.tasks.toolchain.entrypoints import reference_kernels
 
     return reference_kernels(lowered, store)([])
 
@@ -38,7 +38,7 @@ def largest_in_steps(lowered: LoweredProgram, store: Store) -> list[tuple[str, i
 
 def _steps(lowered: LoweredProgram, store: Store) -> dict[int, Array]:
     """Return, per operator that dequantizes a constant, the step of each element's grid, from the operator's call."""
-    from tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.reference.graph import read_graph
 
     graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
     steps: dict[int, Array] = {}

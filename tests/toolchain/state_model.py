@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from tasks.models.llama import Llama, LlamaSizes, causal_mask
-from tasks.models.whisper import Whisper, WhisperSizes
+from qnnsweep.tasks.models.llama import Llama, LlamaSizes, causal_mask
+from qnnsweep.tasks.models.whisper import Whisper, WhisperSizes
 
 CONTEXT, PREFILL = 6, 3
 SIZES = LlamaSizes(vocabulary=11, width=16, layers=1, heads=2, kv_heads=1, hidden=16)

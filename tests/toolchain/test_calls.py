@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conf.models import DataConfig, InputConfig, ModelConfig
-from tasks.records import OperatorCall
-from tasks.toolchain.calls import operator_calls
-from tasks.toolchain.model_calls import call_cases, call_module, call_samples
+from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.tasks.records import OperatorCall
+from qnnsweep.tasks.toolchain.calls import operator_calls
+from qnnsweep.tasks.toolchain.model_calls import call_cases, call_module, call_samples
 
 pytestmark = pytest.mark.toolchain
 

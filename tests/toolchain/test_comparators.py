@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tasks.comparison.metrics import Pair, compute_metrics
-from tasks.errors import RequestError, ToolchainError
-from tasks.records import MetricValue, Quantization
+from qnnsweep.tasks.comparison.metrics import Pair, compute_metrics
+from qnnsweep.tasks.errors import RequestError, ToolchainError
+from qnnsweep.tasks.records import MetricValue, Quantization
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

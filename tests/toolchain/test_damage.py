@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conf.schema import Request
-from tasks.records import Capture, LoweredProgram
-from tasks.records.options import ComparisonOptions
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.records.options import ComparisonOptions
 from tests.sample_tables import nightly, sweep
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 import broken_readers  # isort: skip
 import damage  # isort: skip

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from conf.models import DataConfig, InputConfig, ModelConfig
-from tasks.errors import RequestError, ToolchainError
-from tasks.records import TensorSpec
-from tasks.storage.store import Store
-from tasks.toolchain import entrypoints
-from tasks.toolchain.export import export_model
-from tasks.toolchain.tensors import read_tensors
+from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.tasks.errors import RequestError, ToolchainError
+from qnnsweep.tasks.records import TensorSpec
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import entrypoints
+from qnnsweep.tasks.toolchain.export import export_model
+from qnnsweep.tasks.toolchain.tensors import read_tensors
 
 if TYPE_CHECKING:
     from tests.toolchain.conftest import WorkersWith
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MINE = """
 import torch
 from torch import nn
-from tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError
 
 not_a_function = 3
 

@@ -16,8 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.kill_and_rerun import Tables, comparable_rows
 from tests.sample_tables import nightly, sweep
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conf.schema import Request
-from tasks.records import Capture, LoweredProgram
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.records import Capture, LoweredProgram
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 import injection  # isort: skip
 import operator_errors  # isort: skip

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from safetensors.numpy import load as tensors
 
-from conf.load import load
-from conf.models import DataConfig, InputConfig, ModelConfig
-from flows.graph import lowering_options
-from tasks.bundle import bundle
-from tasks.export import export
-from tasks.lower import lower
-from tasks.measure import measure
-from tasks.numerics.io_check import check_io
-from tasks.quantize import quantize
-from tasks.records import ExportedModel, IoCheck, LoweredProgram
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.numerics.io_check import check_io
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import ExportedModel, IoCheck, LoweredProgram
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from conf.schemes import SchemeConfig, SchemeOverride
-from tasks.toolchain.backends.select import backend_of
+from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
+from qnnsweep.tasks.toolchain.backends.select import backend_of
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.filterwarnings("ignore")]  # torch and ExecuTorch warn at import
 

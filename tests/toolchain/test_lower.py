@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tasks.errors import ToolchainError
-from tasks.records import Capture, CompileFacts, ExpectedTensor, LoweredProgram, Operator, Quantization
-from tasks.records.keys import METHOD, tensor_key
-from tasks.toolchain.readback.etdump import read_etdump
-from tasks.toolchain.tensors import read_tensors
+from qnnsweep.tasks.errors import ToolchainError
+from qnnsweep.tasks.records import Capture, CompileFacts, ExpectedTensor, LoweredProgram, Operator, Quantization
+from qnnsweep.tasks.records.keys import METHOD, tensor_key
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
+from qnnsweep.tasks.toolchain.tensors import read_tensors
 
 import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
     from tests.toolchain.conftest import StartRunner
 
 pytestmark = pytest.mark.toolchain

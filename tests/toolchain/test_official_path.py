@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conf.load import load
-from conf.schema import Request
-from flows.graph import lowering_options
-from tasks.lower import lower
-from tasks.quantize import quantize
-from tasks.records import LoweredProgram
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import LoweredProgram
 
 import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
     from tests.toolchain.conftest import StartRunner
 
 pytestmark = pytest.mark.toolchain

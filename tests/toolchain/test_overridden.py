@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from conf.load import load
-from conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
-from flows.graph import lowering_options
-from tasks.bundle import bundle
-from tasks.compare import compare
-from tasks.errors import ProgramDiffers
-from tasks.lower import confirm, lower
-from tasks.measure import measure
-from tasks.quantize import quantize
-from tasks.records import Comparison, LoweredProgram, Operator
-from tasks.records.options import ComparisonOptions
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.errors import ProgramDiffers
+from qnnsweep.tasks.lower import confirm, lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import Comparison, LoweredProgram, Operator
+from qnnsweep.tasks.records.options import ComparisonOptions
 
 import override_cases  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

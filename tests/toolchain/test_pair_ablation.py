@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from tasks.records import Blob, LoweredProgram
+from qnnsweep.tasks.records import Blob, LoweredProgram
 
 import pair_ablation  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conf.load import load
-from conf.schema import MeasureConfig, Request
-from flows.graph import lowering_options
-from tasks.bundle import bundle
-from tasks.comparison.profile import profiled_events
-from tasks.lower import lower
-from tasks.measure import measure
-from tasks.numerics.modules import module_times
-from tasks.quantize import quantize
-from tasks.records import LoweredProgram, ProfiledEvent
-from tasks.toolchain.readback.etdump import read_etdump
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import MeasureConfig, Request
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.comparison.profile import profiled_events
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.numerics.modules import module_times
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import LoweredProgram, ProfiledEvent
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

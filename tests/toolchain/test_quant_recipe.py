@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
-from tasks.records import LoweredProgram
-from tasks.results.quant_recipe import quant_recipe
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.saved_program import load_program
-from tasks.toolchain.tensors import read_samples
+from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
+from qnnsweep.tasks.records import LoweredProgram
+from qnnsweep.tasks.results.quant_recipe import quant_recipe
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.saved_program import load_program
+from qnnsweep.tasks.toolchain.tensors import read_samples
 
 import llama_script  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.filterwarnings("ignore")]  # torch and ExecuTorch warn at import
 

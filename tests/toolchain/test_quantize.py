@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from conf.load import load as load_plan
-from flows.graph import lowering_options
-from tasks.comparison.weights import WeightErrors
-from tasks.lower import lower
-from tasks.quantize import quantize
-from tasks.records import LoweredProgram
+from qnnsweep.conf.load import load as load_plan
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.comparison.weights import WeightErrors
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import LoweredProgram
 
 import rounded_weights  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -7,22 +7,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from conf.load import load
-from conf.models import DataConfig, InputConfig, ModelConfig
-from conf.schema import Request
-from flows.graph import lowering_options
-from tasks.bundle import bundle
-from tasks.compare import compare
-from tasks.export import export
-from tasks.lower import lower
-from tasks.measure import measure
-from tasks.quantize import quantize
-from tasks.records import Capture, Comparison, ExpectedTensor, Instruction, LoweredProgram, Operator, RequantizedTensor
-from tasks.records.options import ComparisonOptions
-from tasks.toolchain.requantized import Requantization, requantized_tensors
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import (
+    Capture,
+    Comparison,
+    ExpectedTensor,
+    Instruction,
+    LoweredProgram,
+    Operator,
+    RequantizedTensor,
+)
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.toolchain.requantized import Requantization, requantized_tensors
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 QUERY, PART = "aten_view_copy_default_2", "getitem_1"
 OF_QUERY = f"{QUERY} (requantized for aten_matmul_default_1 and aten_matmul_default_2)"

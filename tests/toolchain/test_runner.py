@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tasks.devices.runner_cli import latencies_ms, output_file, runner_arguments
-from tasks.records import Blob, Launch, LoweredProgram
-from tasks.toolchain import runner
-from tasks.toolchain.readback.etdump import read_etdump
+from qnnsweep.tasks.devices.runner_cli import latencies_ms, output_file, runner_arguments
+from qnnsweep.tasks.records import Blob, Launch, LoweredProgram
+from qnnsweep.tasks.toolchain import runner
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
     from tests.toolchain.conftest import StartRunner
 
 FLAGS = {

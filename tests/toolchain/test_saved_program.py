@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tasks.errors import EvidenceError
-from tasks.storage.store import Store
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.storage.store import Store
 
 if TYPE_CHECKING:
-    from tasks.records import Blob
+    from qnnsweep.tasks.records import Blob
 
 pytestmark = pytest.mark.toolchain
 
@@ -95,7 +95,7 @@ def program(store: Store, folder: Path, change: Callable[[Files, Evil], None] | 
     "change", [pickled_inputs, pickled_weight, pickled_constant, compiled_library, evaluated_expression]
 )
 def test_code_in_a_saved_program_never_runs(tmp_path: Path, change: Callable[[Files, Evil], None]) -> None:
-    from tasks.toolchain.saved_program import load_program
+    from qnnsweep.tasks.toolchain.saved_program import load_program
 
     store = Store(tmp_path / "artifacts")
     blob = program(store, tmp_path, change)
@@ -107,7 +107,7 @@ def test_code_in_a_saved_program_never_runs(tmp_path: Path, change: Callable[[Fi
 def test_a_program_of_data_computes_what_it_did(tmp_path: Path) -> None:
     import torch
 
-    from tasks.toolchain.saved_program import load_program
+    from qnnsweep.tasks.toolchain.saved_program import load_program
 
     store = Store(tmp_path / "artifacts")
     before = dict(os.environ)

@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conf.load import load
-from conf.models import DataConfig, InputConfig, MethodConfig, ModelConfig
-from conf.schema import Request
-from conf.schemes import SchemeOverride
-from flows.graph import comparison_options, lowering_options
-from flows.runs.files import link_files, read_evidence
-from tasks.bundle import bundle
-from tasks.compare import compare
-from tasks.comparison.tensors import operator_tensors
-from tasks.errors import RequestError
-from tasks.export import export
-from tasks.lower import lower
-from tasks.measure import measure
-from tasks.quantize import quantize
-from tasks.records import ExportedModel, LoweredProgram
-from tasks.records.methods import methods_of
-from tasks.results.outcome import CellResult, judge
-from tasks.results.rows import rows
-from tasks.toolchain import entrypoints
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import DataConfig, InputConfig, MethodConfig, ModelConfig
+from qnnsweep.conf.schema import Request
+from qnnsweep.conf.schemes import SchemeOverride
+from qnnsweep.flows.graph import comparison_options, lowering_options
+from qnnsweep.flows.runs.files import link_files, read_evidence
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.comparison.tensors import operator_tensors
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import ExportedModel, LoweredProgram
+from qnnsweep.tasks.records.methods import methods_of
+from qnnsweep.tasks.results.outcome import CellResult, judge
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.toolchain import entrypoints
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
     from tests.toolchain.conftest import StartRunner
 
 pytestmark = pytest.mark.toolchain

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conf.load import load
-from conf.models import DataConfig, InputConfig, ModelConfig
-from conf.schema import Request
-from flows.graph import lowering_options
-from tasks.bundle import bundle
-from tasks.compare import compare
-from tasks.export import export
-from tasks.lower import lower
-from tasks.measure import measure
-from tasks.quantize import quantize
-from tasks.records import Comparison, LoweredProgram
-from tasks.records.options import ComparisonOptions
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import Comparison, LoweredProgram
+from qnnsweep.tasks.records.options import ComparisonOptions
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conf.load import load
-from conf.schema import Request
-from flows.graph import lowering_options
-from tasks.lower import lower
-from tasks.quantize import quantize
-from tasks.records import LoweredProgram
-from tasks.toolchain.workers.supervisor import CallCost
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import LoweredProgram
+from qnnsweep.tasks.toolchain.workers.supervisor import CallCost
 
 import official_path  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
     from tests.toolchain.conftest import StartRunner, WorkersWith
 
 pytestmark = pytest.mark.toolchain

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from conf.models import DataConfig, ModelConfig
-from tasks.toolchain import source_digest
-from tasks.toolchain.source_digest import code_digest, names_of_distributions
+from qnnsweep.conf.models import DataConfig, ModelConfig
+from qnnsweep.tasks.toolchain import source_digest
+from qnnsweep.tasks.toolchain.source_digest import code_digest, names_of_distributions
 
 FILES = {
     "mine/__init__.py": "",
@@ -194,8 +194,8 @@ def test_a_distribution_installed_to_be_edited_is_read_as_files_wherever_it_is_s
 
 
 def test_this_projects_own_models_are_read_as_files() -> None:
-    assert [*map(source_digest._distributions, ("conf", "flows", "tasks"))] == [[], [], []]
-    source = source_digest._source("tasks.models.digits")
+    assert source_digest._distributions("qnnsweep") == []
+    source = source_digest._source("qnnsweep.tasks.models.digits")
     assert source is not None
     assert source.name == "digits.py"
 

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conf.load import load
-from conf.models import DataConfig, DriverConfig, InputConfig, MethodConfig, ModelConfig, StateConfig
-from conf.schema import Request
-from flows.graph import comparison_options, lowering_options
-from tasks.bundle import bundle
-from tasks.compare import compare
-from tasks.errors import RequestError
-from tasks.export import export
-from tasks.lower import lower
-from tasks.measure import measure
-from tasks.quantize import quantize
-from tasks.records import Bundle, ExportedModel, LoweredProgram
-from tasks.records.methods import methods_of
-from tasks.results.outcome import CellResult, judge
-from tasks.results.rows import rows
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import DataConfig, DriverConfig, InputConfig, MethodConfig, ModelConfig, StateConfig
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import comparison_options, lowering_options
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import Bundle, ExportedModel, LoweredProgram
+from qnnsweep.tasks.records.methods import methods_of
+from qnnsweep.tasks.results.outcome import CellResult, judge
+from qnnsweep.tasks.results.rows import rows
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

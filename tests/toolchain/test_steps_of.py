@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.toolchain.runner import changed, chosen, steps_of
+from qnnsweep.tasks.toolchain.runner import changed, chosen, steps_of
 
 OLD = np.zeros((1, 4))
 NEW = np.array([[1.0, 2.0, 3.0]])

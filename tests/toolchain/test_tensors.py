@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tasks.errors import EvidenceError
-from tasks.storage.store import Store
-from tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors, read_samples, read_tensors
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors, read_samples, read_tensors
 
 DTYPES = ["float32", "float16", "bfloat16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool", "uint16"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tasks.models.stories import PROMPT
+from qnnsweep.tasks.models.stories import PROMPT
 
 if TYPE_CHECKING:
     from tests.toolchain.conftest import StartRunner

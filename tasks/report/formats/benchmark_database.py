@@ -7,10 +7,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tasks.records import RunFacts
-from tasks.records.tables import Row
-from tasks.records.vocabulary import Outcome
-from tasks.report.formats import cells as of
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.records.vocabulary import Outcome
+from qnnsweep.tasks.report.formats import cells as of
 
 _METRICS = {
     "final_snr_db": "final_snr_db_limit",

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from conf.toolchains import DEFAULT_TOOLCHAIN
-from tasks.records.tables import Row
-from tasks.records.vocabulary import Outcome
+from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.records.vocabulary import Outcome
 
 STAGE_SECONDS = ("export_s", "quantize_s", "edge_s", "lower_s", "execute_s")
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tasks.records import RunFacts
-from tasks.records.tables import Row
-from tasks.report.formats.benchmark_database import benchmark_database
-from tasks.report.formats.github import github
-from tasks.report.formats.junit import junit
-from tasks.report.formats.names import Format
-from tasks.report.formats.suite import suite
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.report.formats.benchmark_database import benchmark_database
+from qnnsweep.tasks.report.formats.github import github
+from qnnsweep.tasks.report.formats.junit import junit
+from qnnsweep.tasks.report.formats.names import Format
+from qnnsweep.tasks.report.formats.suite import suite
 
 FORMATS: dict[Format, Callable[[RunFacts, Mapping[str, Sequence[Row]]], str]] = {
     Format.junit: junit,

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from tasks.records import RunFacts
-from tasks.records.tables import Row
-from tasks.records.vocabulary import OWN_ERROR
-from tasks.report.formats import cells as of
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.records.vocabulary import OWN_ERROR
+from qnnsweep.tasks.report.formats import cells as of
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 _PACKAGES = "site-packages"

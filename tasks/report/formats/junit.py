@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from xml.etree import ElementTree
 
-from tasks.records import RunFacts
-from tasks.records.tables import Row
-from tasks.records.vocabulary import Outcome
-from tasks.report.formats import cells as of
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.records.vocabulary import Outcome
+from qnnsweep.tasks.report.formats import cells as of
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ELEMENTS: dict[Outcome, str] = {

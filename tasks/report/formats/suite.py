@@ -8,9 +8,9 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from tasks.records import RunFacts
-from tasks.records.tables import Row
-from tasks.report.formats import cells as of
+from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.report.formats import cells as of
 
 _OUTPUTS = 2  # the suite has columns for so many final outputs
 _FIELDS = (

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conf.backends import Rule
-from conf.schema import RunnerKind, SocConfig
-from conf.schemes import SchemeConfig
-from tasks.numerics.clock import MICROSECONDS, Clock
-from tasks.records import DelegateFacts, ProgramCheck
-from tasks.toolchain.backends.checks import AuditedProgram
+from qnnsweep.conf.backends import Rule
+from qnnsweep.conf.schema import RunnerKind, SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.numerics.clock import MICROSECONDS, Clock
+from qnnsweep.tasks.records import DelegateFacts, ProgramCheck
+from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
 
 if TYPE_CHECKING:
     from executorch.exir.schema import BackendDelegate
 
-    from tasks.toolchain.backends.compiler import Compiler
+    from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class Backend(ABC):
     """One vendor's backend. It is created without arguments, once per process that needs it.
 
     `needs_soc`, `socs`, `runners`, `simulating_runners`, `prepared_toolchains`, `overrides` and `rules` are for
-    planning: see `conf.backends.PlannedBackend`.
+    planning: see `qnnsweep.conf.backends.PlannedBackend`.
     """
 
     needs_soc: bool = False

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from conf.schema import SocConfig
-from conf.schemes import SchemeConfig
-from tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
-from tasks.records.vocabulary import ProgramName
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
+from qnnsweep.tasks.records.vocabulary import ProgramName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,10 +11,10 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from conf.schema import SocConfig
-from conf.schemes import SchemeConfig
-from tasks.records import CompileFacts, DelegatedNode, ExpectedTensor, Quantization
-from tasks.toolchain.requantized import Requantization
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.records import CompileFacts, DelegatedNode, ExpectedTensor, Quantization
+from qnnsweep.tasks.toolchain.requantized import Requantization
 
 
 @dataclass(slots=True)

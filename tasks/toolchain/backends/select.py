@@ -1,10 +1,10 @@
 """The lookup of a backend by its name, and the digest of a backend's code."""
 
-from conf.backends import implementation
-from conf.names import SHIPPED_BACKENDS
-from tasks.storage.digest import digest
-from tasks.toolchain.backends.backend import Backend
-from tasks.toolchain.source_digest import functions_digest
+from qnnsweep.conf.backends import implementation
+from qnnsweep.conf.names import SHIPPED_BACKENDS
+from qnnsweep.tasks.storage.digest import digest
+from qnnsweep.tasks.toolchain.backends.backend import Backend
+from qnnsweep.tasks.toolchain.source_digest import functions_digest
 
 
 def backend_of(kind: str) -> Backend:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.errors import EnvironmentUnusable
 
 _ANSWER = "answer: "
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from conf.errors import printable
-from tasks.errors import EnvironmentUnusable
-from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER
-from tasks.toolchain.prepared.record import PreparedToolchain
+from qnnsweep.conf.errors import printable
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER
+from qnnsweep.tasks.toolchain.prepared.record import PreparedToolchain
 
 BRIDGE = "device structure"
 """The name of the only bridge: see `libQnnHtp_bridge.c`."""

@@ -3,11 +3,11 @@
 import os
 from pathlib import Path
 
-from conf.toolchains import ToolchainConfig
-from tasks.records import Toolchain
-from tasks.storage.store import Store
-from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
-from tasks.toolchain.prepared.record import read_record
+from qnnsweep.conf.toolchains import ToolchainConfig
+from qnnsweep.tasks.records import Toolchain
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk, identity
+from qnnsweep.tasks.toolchain.prepared.record import read_record
 
 
 def toolchain_of(toolchain: ToolchainConfig, store: Store) -> tuple[dict[str, str], dict[str, str], Toolchain]:

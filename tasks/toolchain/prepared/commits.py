@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.errors import RequestError, printable
-from tasks.toolchain.prepared.overlay import BACKEND, commit_sha, git, split_commit
+from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.tasks.toolchain.prepared.overlay import BACKEND, commit_sha, git, split_commit
 
 BETWEEN = ".."
 _RECORD, _FIELD = "\x1e", "\x1f"

@@ -5,7 +5,7 @@ As a program, this module prints these names. `names` starts it in the environme
 
 from collections.abc import Mapping
 
-from tasks.toolchain.prepared.answer import answer_of, print_answer
+from qnnsweep.tasks.toolchain.prepared.answer import answer_of, print_answer
 
 _DEADLINE_S = 120
 
@@ -21,7 +21,7 @@ def main() -> None:
     from executorch.backends.qualcomm import export_utils as _  # noqa: F401
     from executorch.backends.qualcomm.builders.node_visitor_manager import _node_visitor_dict
 
-    from tasks.toolchain.backends.qnn.switched_off import pass_names
+    from qnnsweep.tasks.toolchain.backends.qnn.switched_off import pass_names
 
     print_answer([pass_names(), sorted(_node_visitor_dict)])
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from importlib import util
 from pathlib import Path
 
-from conf.errors import RequestError, printable
-from tasks.errors import EnvironmentUnusable
+from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.tasks.errors import EnvironmentUnusable
 
 PYTHON = "python"
 """The folder, in the folder of a toolchain, that contains the private copy."""

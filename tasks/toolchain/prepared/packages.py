@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from conf.errors import RequestError, printable
+from qnnsweep.conf.errors import RequestError, printable
 
 _DEADLINE_S = 1800
 

@@ -13,18 +13,24 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from conf.errors import RequestError, one_of, printable
-from conf.toolchains import DEFAULT_TOOLCHAIN, NAME_FORM, is_toolchain_name, toolchains_folder
-from tasks.errors import EnvironmentUnusable
-from tasks.storage.atomic import remove_stale, temporary_name
-from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id, find_sdk
-from tasks.toolchain.prepared.answer import ProbeFailed
-from tasks.toolchain.prepared.bridge import with_bridge
-from tasks.toolchain.prepared.names import names
-from tasks.toolchain.prepared.overlay import ToolchainUnusable, commit_files, commit_sha, lay_over, split_commit
-from tasks.toolchain.prepared.packages import install
-from tasks.toolchain.prepared.probe import probe
-from tasks.toolchain.prepared.record import (
+from qnnsweep.conf.errors import RequestError, one_of, printable
+from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN, NAME_FORM, is_toolchain_name, toolchains_folder
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.storage.atomic import remove_stale, temporary_name
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id, find_sdk
+from qnnsweep.tasks.toolchain.prepared.answer import ProbeFailed
+from qnnsweep.tasks.toolchain.prepared.bridge import with_bridge
+from qnnsweep.tasks.toolchain.prepared.names import names
+from qnnsweep.tasks.toolchain.prepared.overlay import (
+    ToolchainUnusable,
+    commit_files,
+    commit_sha,
+    lay_over,
+    split_commit,
+)
+from qnnsweep.tasks.toolchain.prepared.packages import install
+from qnnsweep.tasks.toolchain.prepared.probe import probe
+from qnnsweep.tasks.toolchain.prepared.record import (
     FILES,
     OPTIONS,
     RECORD,
@@ -35,8 +41,8 @@ from tasks.toolchain.prepared.record import (
     read_record,
     record_bytes,
 )
-from tasks.toolchain.prepared.release import install_release, unmet_requirements
-from tasks.toolchain.prepared.wanted import Wanted
+from qnnsweep.tasks.toolchain.prepared.release import install_release, unmet_requirements
+from qnnsweep.tasks.toolchain.prepared.wanted import Wanted
 
 PACKAGE = "onnxruntime-qnn"
 RELEASES = {"2.47": "2.3.0", "2.48": "2.4.0", "2.49": "2.5.0", "2.50": "2.6.0", "2.51": "2.7.0"}

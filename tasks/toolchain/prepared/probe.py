@@ -6,9 +6,9 @@ As a program, this module is the probe itself. `probe` starts it in the environm
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from tasks.records.keys import METHOD
-from tasks.toolchain.prepared.answer import answer_of, print_answer
-from tasks.toolchain.prepared.record import ProbedProperty
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.toolchain.prepared.answer import answer_of, print_answer
+from qnnsweep.tasks.toolchain.prepared.record import ProbedProperty
 
 SOCS = ("SM8650", "SA8797")
 """Two SoCs that differ in architecture and VTCM, so that a setting that did not arrive cannot be right by chance."""
@@ -35,7 +35,7 @@ def main() -> None:
     )
     from executorch.extension.pybindings import portable_lib
 
-    from tasks.toolchain.backends.qnn.switched_off import pass_manager
+    from qnnsweep.tasks.toolchain.backends.qnn.switched_off import pass_manager
 
     pass_manager()  # switches off the passes that the toolchain names
     torch.manual_seed(0)
@@ -61,8 +61,8 @@ def _properties(buffer: bytes, soc: str, arch: str, vtcm: str) -> list[ProbedPro
     """Return the properties in the bytes of a finished program."""
     from executorch.exir._serialize._program import deserialize_pte_binary
 
-    from tasks.toolchain.backends.qnn.audit import OPTIMIZATION_LEVEL
-    from tasks.toolchain.backends.qnn.backend import Qnn
+    from qnnsweep.tasks.toolchain.backends.qnn.audit import OPTIMIZATION_LEVEL
+    from qnnsweep.tasks.toolchain.backends.qnn.backend import Qnn
 
     program = deserialize_pte_binary(buffer).program
     (delegate,) = program.execution_plan[0].delegates

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from conf.toolchains import toolchains_folder
-from tasks.errors import EnvironmentUnusable
-from tasks.records import Toolchain
-from tasks.toolchain.backends.qnn.sdk import OPERATORS_SKIPPED, PASSES_OFF, Sdk, commit_of, identity
-from tasks.toolchain.prepared.overlay import PYTHON, split_commit
+from qnnsweep.conf.toolchains import toolchains_folder
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.records import Toolchain
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import OPERATORS_SKIPPED, PASSES_OFF, Sdk, commit_of, identity
+from qnnsweep.tasks.toolchain.prepared.overlay import PYTHON, split_commit
 
 RECORD = "toolchain.json"
 OPTIONS = "toolchain"

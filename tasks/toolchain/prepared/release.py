@@ -6,9 +6,9 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from conf.errors import printable
-from tasks.toolchain.prepared.overlay import PYTHON
-from tasks.toolchain.prepared.packages import install
+from qnnsweep.conf.errors import printable
+from qnnsweep.tasks.toolchain.prepared.overlay import PYTHON
+from qnnsweep.tasks.toolchain.prepared.packages import install
 
 _EXECUTORCH = "executorch"
 _COMPILED_FOR = ("torch", "torchao")

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conf.errors import RequestError, printable
-from conf.toolchains import KEYS, LONGEST_NAME
-from tasks.toolchain.prepared.overlay import commit_sha, split_commit
+from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.conf.toolchains import KEYS, LONGEST_NAME
+from qnnsweep.tasks.toolchain.prepared.overlay import commit_sha, split_commit
 
 SHA_DIGITS = 12
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from conf.schema import SocConfig
-from conf.schemes import SchemeConfig
-from tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
-from tasks.records.vocabulary import ProgramName
-from tasks.toolchain.backends.backend import Backend
-from tasks.toolchain.backends.checks import AuditedProgram
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
+from qnnsweep.tasks.records.vocabulary import ProgramName
+from qnnsweep.tasks.toolchain.backends.backend import Backend
+from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
 
 _ADDED_DIMENSION = "the compiler added a dimension of 1, because its tensors have at least one; the bytes are the same"
 

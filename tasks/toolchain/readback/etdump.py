@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from flatbuffers import number_types as flags
 
-from tasks.errors import EvidenceError
-from tasks.records.logs import LoggedTensor, TimedEvent
-from tasks.toolchain.readback.flatbuffer import Schema, Table, read_root
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records.logs import LoggedTensor, TimedEvent
+from qnnsweep.tasks.toolchain.readback.flatbuffer import Schema, Table, read_root
 
 VERSION = 0
 IDENTIFIER = b"ED00"

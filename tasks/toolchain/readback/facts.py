@@ -6,11 +6,11 @@ from typing import cast
 from executorch.exir._serialize._program import deserialize_pte_binary
 from executorch.exir.schema import BackendDelegate, DelegateCall, ExecutionPlan, KernelCall, Tensor
 
-from tasks.records import Blob, DelegateFacts, ProgramFacts, ProgramTensor
-from tasks.records.keys import METHOD
-from tasks.storage.store import Store
-from tasks.toolchain.backends.backend import Backend
-from tasks.toolchain.readback.etdump import SCALAR_TYPES
+from qnnsweep.tasks.records import Blob, DelegateFacts, ProgramFacts, ProgramTensor
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.backend import Backend
+from qnnsweep.tasks.toolchain.readback.etdump import SCALAR_TYPES
 
 
 def program_facts(program: Blob, backend: Backend, store: Store, method: str = METHOD) -> ProgramFacts:

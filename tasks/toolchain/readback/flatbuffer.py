@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from flatbuffers import number_types as flags
 from flatbuffers.table import Table as Accessor
 
-from tasks.errors import EvidenceError
+from qnnsweep.tasks.errors import EvidenceError
 
 Schema = Mapping[str, tuple[str, ...]]
 """Maps a table's name to its fields in the schema's order: a flatbuffer stores indices in place of names."""

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tasks.records import GraphTensor, LoweredProgram, ProgramCheck, StateLink
-from tasks.records.keys import METHOD
-from tasks.records.methods import output_grid
+from qnnsweep.tasks.records import GraphTensor, LoweredProgram, ProgramCheck, StateLink
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.records.methods import output_grid
 
 _NO_DEBUG_PROGRAM = "only a debug program names the grids of its values"
 _NOT_LISTED = "the debug program's context does not list the state"

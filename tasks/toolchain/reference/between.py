@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from tasks.numerics.element_use import Array, NoDerivative
-from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph
+from qnnsweep.tasks.numerics.element_use import Array, NoDerivative
+from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph
 
 
 class RunBetween:

@@ -29,15 +29,15 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils._pytree import tree_map_only
 
-from conf.names import OperatorReference
-from tasks.records import Counterpart, Operator, OtherReference
-from tasks.records.keys import tensor_key
-from tasks.records.vocabulary import OperatorStatus
-from tasks.storage.store import Store
-from tasks.toolchain.quantize import OBSERVER_REPLACEMENT
-from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, graph_of, target_name
-from tasks.toolchain.reference.operators import operator_of
-from tasks.toolchain.tensors import put_tensors
+from qnnsweep.conf.names import OperatorReference
+from qnnsweep.tasks.records import Counterpart, Operator, OtherReference
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.records.vocabulary import OperatorStatus
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.quantize import OBSERVER_REPLACEMENT
+from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, graph_of, target_name
+from qnnsweep.tasks.toolchain.reference.operators import operator_of
+from qnnsweep.tasks.toolchain.tensors import put_tensors
 
 QDQ_PREFIX = "quantized_decomposed."
 # Operators that return their input, apart from rounding. A lowering may remove them without replacing them.

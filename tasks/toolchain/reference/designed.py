@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from tasks.errors import EvidenceError
-from tasks.numerics.dequantize import broadcastable
-from tasks.records import Operator, Quantization
-from tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.dequantize import broadcastable
+from qnnsweep.tasks.records import Operator, Quantization
+from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value
 
 
 def designed_outputs(
@@ -44,7 +44,7 @@ def _grids(graph: ReferenceGraph, operators: Sequence[Operator]) -> dict[int, Qu
 
 
 def rounded(values: torch.Tensor, qparams: Quantization) -> torch.Tensor:
-    """Return the values as `tasks.numerics.dequantize.fake_quantize` rounds them, in the dtype of `values`.
+    """Return the values as `qnnsweep.tasks.numerics.dequantize.fake_quantize` rounds them, in the dtype of `values`.
 
     The result is equal bit by bit, in a third of the time. `torch.fake_quantize_per_tensor_affine` would multiply by
     the inverse of the scale in float32, and round some values near the middle of two steps to the other side.

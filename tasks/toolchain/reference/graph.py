@@ -20,10 +20,10 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tasks.errors import EvidenceError
-from tasks.records import Blob
-from tasks.storage.store import Store
-from tasks.toolchain.tensors import dtype_name, put_tensors, read_tensors
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.tensors import dtype_name, put_tensors, read_tensors
 
 Value = Any
 """The value of a call: a tensor, or a tuple of tensors, whose elements getitem calls return."""
@@ -210,7 +210,7 @@ def read_graph(store: Store, calls: Blob, constants: Blob) -> ReferenceGraph:
     except (ValueError, TypeError, KeyError) as error:
         raise EvidenceError(f"blob {calls.sha256} is no reference graph: {error}") from error
     if any(_overload(target) is None for target in {call.target for call in graph_calls} - {GETITEM}):
-        importlib.import_module("tasks.toolchain.imports")  # ExecuTorch registers operators of its own
+        importlib.import_module("qnnsweep.tasks.toolchain.imports")  # ExecuTorch registers operators of its own
     return ReferenceGraph(graph_calls, outputs, read_tensors(store, constants))
 
 

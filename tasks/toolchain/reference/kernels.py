@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
-from tasks.numerics.element_use import Array, Value, Weights
-from tasks.toolchain.data_movement import moves_data
-from tasks.toolchain.reference.between import RunBetween
-from tasks.toolchain.reference.graph import GETITEM, NoKernel, ReferenceGraph
+from qnnsweep.tasks.numerics.element_use import Array, Value, Weights
+from qnnsweep.tasks.toolchain.data_movement import moves_data
+from qnnsweep.tasks.toolchain.reference.between import RunBetween
+from qnnsweep.tasks.toolchain.reference.graph import GETITEM, NoKernel, ReferenceGraph
 
 
 def _along(source: torch.Tensor, indices: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
@@ -54,7 +54,7 @@ _LINEAR = frozenset(
 
 
 class HostKernels:
-    """The calls of one graph, computed for one sample's inputs. Implements `tasks.numerics.element_use.Kernels`."""
+    """The calls of one graph, for one sample's inputs: the `Kernels` of `qnnsweep.tasks.numerics.element_use`."""
 
     def __init__(self, graph: ReferenceGraph, inputs: Sequence[Array], exact_inputs: Sequence[Array] = ()) -> None:
         """`exact_inputs`: the inputs before they are rounded to the device's grids. They may be left out."""
@@ -92,7 +92,7 @@ class HostKernels:
         return None if value is None else _as_numpy(value)
 
     def call_on_exact_inputs(self, index: int, values: Mapping[int, Value]) -> Value | None:
-        """See `tasks.numerics.element_use.Kernels`. Without `exact_inputs`, the result is None."""
+        """See `qnnsweep.tasks.numerics.element_use.Kernels`. Without `exact_inputs`, the result is None."""
         if not self._exact_inputs or index not in self._graph.reading_inputs:
             return None
         with torch.no_grad():

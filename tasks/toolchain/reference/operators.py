@@ -16,11 +16,11 @@ from executorch.exir.delegate import executorch_call_delegate
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from tasks.records import DelegationCount, ExpectedTensor, Operator, Quantization
-from tasks.toolchain.backends.compiler import Compiler
-from tasks.toolchain.calls import module_of
-from tasks.toolchain.overridden import overrides_of, roots
-from tasks.toolchain.tensors import dtype_name
+from qnnsweep.tasks.records import DelegationCount, ExpectedTensor, Operator, Quantization
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler
+from qnnsweep.tasks.toolchain.calls import module_of
+from qnnsweep.tasks.toolchain.overridden import overrides_of, roots
+from qnnsweep.tasks.toolchain.tensors import dtype_name
 
 _LOG_ALIGNMENT_BYTES = 64
 # Calls that do not become kernel calls. A view's debug handle is not replaced by the id of an instruction.

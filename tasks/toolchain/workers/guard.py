@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import NoReturn
 
-from conf.units import MIB
-from tasks.process_tree import adopt_orphans, die_with_parent, kill_descendants
-from tasks.toolchain.workers.messages import Ended, LogSoFar, Receiver, Request, Started, Unreadable, send
-from tasks.toolchain.workers.output import SharedLog, WorkersLog, flush_native_output, set_log
-from tasks.toolchain.workers.shared_files import mount_private_folder
+from qnnsweep.conf.units import MIB
+from qnnsweep.tasks.process_tree import adopt_orphans, die_with_parent, kill_descendants
+from qnnsweep.tasks.toolchain.workers.messages import Ended, LogSoFar, Receiver, Request, Started, Unreadable, send
+from qnnsweep.tasks.toolchain.workers.output import SharedLog, WorkersLog, flush_native_output, set_log
+from qnnsweep.tasks.toolchain.workers.shared_files import mount_private_folder
 
 _PIPE_BYTES = MIB
 _MOST_READS = 8

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import send_handle
 from typing import Any
 
-from tasks.toolchain.workers.memory import MemoryUsage, memory_usage
-from tasks.toolchain.workers.messages import (
+from qnnsweep.tasks.toolchain.workers.memory import MemoryUsage, memory_usage
+from qnnsweep.tasks.toolchain.workers.messages import (
     Ended,
     LogSoFar,
     Message,
@@ -25,9 +25,9 @@ from tasks.toolchain.workers.messages import (
     Unreadable,
     send,
 )
-from tasks.toolchain.workers.program import serve_program
-from tasks.toolchain.workers.server import ToolchainContext
-from tasks.toolchain.workers.worker import Call, serve_call, serve_zygote
+from qnnsweep.tasks.toolchain.workers.program import serve_program
+from qnnsweep.tasks.toolchain.workers.server import ToolchainContext
+from qnnsweep.tasks.toolchain.workers.worker import Call, serve_call, serve_zygote
 
 _EXIT_TIMEOUT_S = 5.0
 _NO_LOG = b"[qnnsweep: the log was lost, because its reader was killed or does not answer]\n"

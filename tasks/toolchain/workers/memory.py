@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from tasks.toolchain.workers.shared_files import FOLDER, private_bytes
+from qnnsweep.tasks.toolchain.workers.shared_files import FOLDER, private_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

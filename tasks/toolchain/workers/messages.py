@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, cast
 
-from conf.units import GIB, MIB
-from tasks.errors import QnnsweepError
+from qnnsweep.conf.units import GIB, MIB
+from qnnsweep.tasks.errors import QnnsweepError
 
 _LENGTH = struct.Struct("!Q")
 _MOST_BYTES = GIB

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from conf.units import MIB
+from qnnsweep.conf.units import MIB
 
 LOG_BYTES = 8 * MIB
 """How much of a log is stored: the first half and the last half of this number of bytes."""

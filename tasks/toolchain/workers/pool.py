@@ -19,11 +19,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tasks.errors import EnvironmentUnusable, ToolchainError
-from tasks.records import Toolchain
-from tasks.toolchain.workers.handle import Worker, ZygoteWorker, start_program
-from tasks.toolchain.workers.supervisor import CallResult, Subject, Supervisor
-from tasks.toolchain.workers.worker import Call
+from qnnsweep.tasks.errors import EnvironmentUnusable, ToolchainError
+from qnnsweep.tasks.records import Toolchain
+from qnnsweep.tasks.toolchain.workers.handle import Worker, ZygoteWorker, start_program
+from qnnsweep.tasks.toolchain.workers.supervisor import CallResult, Subject, Supervisor
+from qnnsweep.tasks.toolchain.workers.worker import Call
 
 Result = TypeVar("Result")
 
@@ -79,7 +79,8 @@ class WorkerPool:
     ) -> Callable[[socket.socket, Connection, Connection], Callable[[], None]] | None:
         """Return a function that starts the supervisor of a Python program, which runs in a fork of the fork server.
 
-        It is a `tasks.devices.local.StartSupervisor`. It raises OSError or EOFError if the fork server is killed.
+        It is a `qnnsweep.tasks.devices.local.StartSupervisor`. It raises OSError or EOFError if the fork server
+        is killed.
         Return None if the fork server has other variables than `environment`: it may have imported another ExecuTorch.
         """
         return self._start_program if environment == self._supervisor.environment else None

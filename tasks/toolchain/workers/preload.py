@@ -3,15 +3,15 @@
 
 import threading
 
-from tasks.toolchain.workers.preloading import preloading
+from qnnsweep.tasks.toolchain.workers.preloading import preloading
 
 with preloading():
     from tqdm import tqdm
 
-    import tasks.toolchain.imports
-    import tasks.toolchain.lower
-    import tasks.toolchain.quantize
-    import tasks.toolchain.reference.kernels
+    import qnnsweep.tasks.toolchain.imports
+    import qnnsweep.tasks.toolchain.lower
+    import qnnsweep.tasks.toolchain.quantize
+    import qnnsweep.tasks.toolchain.reference.kernels
 
     # torch.fx draws progress bars, and the first bar of a process would create a semaphore shared between processes.
     tqdm.set_lock(threading.RLock())

@@ -8,7 +8,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from tasks.toolchain.workers.server import end_with_caller
+from qnnsweep.tasks.toolchain.workers.server import end_with_caller
 
 
 @contextmanager

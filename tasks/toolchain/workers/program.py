@@ -11,8 +11,8 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tasks.process_tree import supervise
-from tasks.toolchain.workers.output import flush_native_output
+from qnnsweep.tasks.process_tree import supervise
+from qnnsweep.tasks.toolchain.workers.output import flush_native_output
 
 
 def serve_program(caller: socket.socket, stdout: Connection, stderr: Connection) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from conf.units import GIB
+from qnnsweep.conf.units import GIB
 
 TYPICAL_BYTES = 5 * GIB
 """The assumed need of a call without an estimate. Lowering ViT-B/16, the largest model measured, needed 4.4 GiB."""

@@ -12,9 +12,9 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.util import get_temp_dir
 from typing import Any
 
-from tasks.environment import changed_environment
+from qnnsweep.tasks.environment import changed_environment
 
-_PRELOAD, _PRELOAD_SMALL = "tasks.toolchain.workers.preload", "tasks.toolchain.workers.preload_small"
+_PRELOAD, _PRELOAD_SMALL = "qnnsweep.tasks.toolchain.workers.preload", "qnnsweep.tasks.toolchain.workers.preload_small"
 _SOCKET_FOLDER = "QNNSWEEP_SOCKET_FOLDER"
 """The environment variable with the folder of the fork server's socket."""
 

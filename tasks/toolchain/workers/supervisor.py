@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from conf.toolchains import DEFAULT_TOOLCHAIN
-from conf.units import GIB, KIB
-from tasks.errors import ToolchainError
-from tasks.records import Blob
-from tasks.storage.store import Store
-from tasks.toolchain.workers.handle import Process
-from tasks.toolchain.workers.memory import MemoryLimit
-from tasks.toolchain.workers.messages import Ended, Message, Raised, Refused, Returned
-from tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
-from tasks.toolchain.workers.server import ToolchainContext, start_server
+from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
+from qnnsweep.conf.units import GIB, KIB
+from qnnsweep.tasks.errors import ToolchainError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.workers.handle import Process
+from qnnsweep.tasks.toolchain.workers.memory import MemoryLimit
+from qnnsweep.tasks.toolchain.workers.messages import Ended, Message, Raised, Refused, Returned
+from qnnsweep.tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
+from qnnsweep.tasks.toolchain.workers.server import ToolchainContext, start_server
 
 Result = TypeVar("Result")
 

@@ -15,10 +15,10 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any
 
-from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
-from tasks.toolchain.workers.guard import guard
-from tasks.toolchain.workers.messages import Answer, Raised, Refused, Returned, send
-from tasks.toolchain.workers.output import flush_native_output
+from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
+from qnnsweep.tasks.toolchain.workers.guard import guard
+from qnnsweep.tasks.toolchain.workers.messages import Answer, Raised, Refused, Returned, send
+from qnnsweep.tasks.toolchain.workers.output import flush_native_output
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

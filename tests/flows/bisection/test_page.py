@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
-from conf.schema import Request
-from flows.bisection.certificate import certified_flip
-from flows.bisection.flow import BisectionResult
-from flows.bisection.page import markdown_page, summary, write_page
-from flows.bisection.probes import Probe
-from flows.bisection.request import Bisection, Point
-from flows.runs.results import SweepResult
-from tasks.results.oracle import judgement, parsed_oracle, untestable
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
-from tasks.storage.store import Store
-from tasks.toolchain.prepared.commits import Commit
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.bisection.certificate import certified_flip
+from qnnsweep.flows.bisection.flow import BisectionResult
+from qnnsweep.flows.bisection.page import markdown_page, summary, write_page
+from qnnsweep.flows.bisection.probes import Probe
+from qnnsweep.flows.bisection.request import Bisection, Point
+from qnnsweep.flows.runs.results import SweepResult
+from qnnsweep.tasks.results.oracle import judgement, parsed_oracle, untestable
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.prepared.commits import Commit
 from tests.sample_records import COMPARISON, LOWERED, TOOLCHAIN, blob, passed_cell, up_to_lower
 from tests.sample_tables import RUN
 

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from conf.load import load
-from conf.names import DEFAULT_ORACLE
-from flows.bisection.probes import Probe, Probes
-from flows.bisection.request import Point
-from flows.resources import prepare
-from tasks.errors import RequestError
-from tasks.results.oracle import parsed_oracle
+from qnnsweep.conf.load import load
+from qnnsweep.conf.names import DEFAULT_ORACLE
+from qnnsweep.flows.bisection.probes import Probe, Probes
+from qnnsweep.flows.bisection.request import Point
+from qnnsweep.flows.resources import prepare
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.results.oracle import parsed_oracle
 from tests.toolchain.prepared.small_clone import SmallClone
 
 NEEDS_BUILD = (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.bisection.request import masked, parsed
-from tasks.errors import RequestError
-from tasks.toolchain.prepared.wanted import Wanted
+from qnnsweep.flows.bisection.request import masked, parsed
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.toolchain.prepared.wanted import Wanted
 from tests.toolchain.prepared.small_clone import SmallClone
 
 CELL = ("model=digits_cnn", "scheme=8a8w", "soc=SM8650")

@@ -34,7 +34,7 @@ TRAVERSE = "        self.traverse_broadcast_node(graph_module, {})\n"
 NEXT_BUILD = ("namespace ", "// the next release\nnamespace ")
 OPERATOR = "aten_linear_default"
 DEADLINE_S = 600
-MAIN = "from flows.cli.main import main; main()"
+MAIN = "from qnnsweep.flows.cli.main import main; main()"
 ORACLE = "--oracle=device_snr_db<20"
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from conf.names import CELL_STAGES
-from tasks.storage import lock, tables
-from tasks.storage.store import Store
+from qnnsweep.conf.names import CELL_STAGES
+from qnnsweep.tasks.storage import lock, tables
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.sweep_outputs import assert_files_are_complete, assert_no_leftovers, passed_result_of, read_table
 from tests.program import Program
 
@@ -217,8 +217,8 @@ def test_two_sweeps_at_once_in_one_folder_leave_complete_files(program: Program,
 def test_the_lock_is_shared_by_sweeps_and_exclusive_for_a_prune(tmp_path: Path) -> None:
     store = Store(tmp_path)
     code = (
-        "import sys; from pathlib import Path; from tasks.storage.store import Store\n"
-        "from tasks.storage import lock\n"
+        "import sys; from pathlib import Path; from qnnsweep.tasks.storage.store import Store\n"
+        "from qnnsweep.tasks.storage import lock\n"
         "with lock.exclusive(Store(Path(sys.argv[1]))): print('alone')"
     )
     argv = [sys.executable, "-c", code, str(tmp_path)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tasks.toolchain.backends.qnn import doctor as qnn_doctor
+from qnnsweep.tasks.toolchain.backends.qnn import doctor as qnn_doctor
 from tests.program import Program
 
 pytestmark = pytest.mark.toolchain

@@ -10,7 +10,7 @@ from tests.program import Program
 
 LINES = """
 import atexit, sys, threading, time
-from flows.cli.ending import end
+from qnnsweep.flows.cli.ending import end
 atexit.register(print, "exit function")
 threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
 print("errors", file=sys.stderr, end="")
@@ -27,5 +27,5 @@ def test_threads_and_exit_functions_end_before_the_process_and_all_output_is_wri
 
 
 def test_output_that_cannot_be_written_is_an_error_as_in_python(program: Program, tmp_path: Path) -> None:
-    line = "python -c 'from flows.cli.ending import end; print(1); end(0)' > /dev/full; echo $?"
+    line = "python -c 'from qnnsweep.flows.cli.ending import end; print(1); end(0)' > /dev/full; echo $?"
     assert program.shell(line).stdout == "120\n"

@@ -8,9 +8,9 @@ INTERRUPTED = "qnnsweep: interrupted; run the same command again to continue"
 # With many child processes, some time passes between the end of the first child and the end of the last.
 FLOW = """
 import os, signal, sys, time
-from flows.server.settings import configure_prefect
+from qnnsweep.flows.server.settings import configure_prefect
 configure_prefect()
-from flows.cli.foreground import with_progress
+from qnnsweep.flows.cli.foreground import with_progress
 def flow():
     for _ in range(1000):
         os.posix_spawn("/bin/sleep", ["sleep", "60"], {})

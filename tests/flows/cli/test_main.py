@@ -14,8 +14,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from conf.load import load
-from flows.cli.main import app, command_line
+from qnnsweep.conf.load import load
+from qnnsweep.flows.cli.main import app, command_line
 from tests.program import Program
 
 ROOT = Path(__file__).parents[3]
@@ -217,7 +217,7 @@ def test_wrong_words_are_one_line(capsys: pytest.CaptureFixture[str], words: str
 def test_an_unreachable_prefect_server_is_one_line_and_nothing_starts(program: Program, tmp_path: Path) -> None:
     url = "http://127.0.0.1:9/api"
     ran = subprocess.run(
-        [sys.executable, "-c", "from flows.cli.main import main; main()", "run", f"artifacts={tmp_path}"],
+        [sys.executable, "-c", "from qnnsweep.flows.cli.main import main; main()", "run", f"artifacts={tmp_path}"],
         capture_output=True,
         text=True,
         check=False,

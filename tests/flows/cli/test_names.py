@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs.results import write_rows
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.flows.runs.results import write_rows
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.program import Program
 from tests.sample_tables import RUN, cell, nightly, sweep, table
 

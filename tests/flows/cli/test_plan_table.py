@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.cli.plan_table import forecast_line, plan_table
-from flows.forecast import Forecast
-from flows.runs.diff import CellDifference, Change, Difference, diff_table
+from qnnsweep.flows.cli.plan_table import forecast_line, plan_table
+from qnnsweep.flows.forecast import Forecast
+from qnnsweep.flows.runs.diff import CellDifference, Change, Difference, diff_table
 
 GOLDENS = Path(__file__).parents[2] / "goldens" / "terminal"
 WIDTHS = (60, 80, 120)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from conf.load import load
-from conf.names import CELL_STAGES
-from conf.plan import PlannedCell
-from flows.cli.progress import ProgressTable
-from flows.graph import work_label
+from qnnsweep.conf.load import load
+from qnnsweep.conf.names import CELL_STAGES
+from qnnsweep.conf.plan import PlannedCell
+from qnnsweep.flows.cli.progress import ProgressTable
+from qnnsweep.flows.graph import work_label
 
 GOLDENS = Path(__file__).parents[2] / "goldens" / "terminal"
 WIDTHS = (60, 80, 120)

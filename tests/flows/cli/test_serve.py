@@ -10,8 +10,8 @@ import httpx
 import psutil
 import pytest
 
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.cluster import wait_until
 from tests.processes import assert_gone, command_of
 from tests.program import Program

@@ -11,7 +11,7 @@ import pytest
 from tests.program import Program
 
 HEAVY = ("torch", "executorch", "prefect", "pandas", "pyarrow", "sklearn", "numpy")
-PLANNING = ("hydra", "omegaconf", "yaml", "tasks.records")
+PLANNING = ("hydra", "omegaconf", "yaml", "qnnsweep.tasks.records")
 """What is imported to plan cells."""
 
 
@@ -21,7 +21,7 @@ def imported(program: Program, folder: Path, *arguments: str) -> tuple[int, list
         "import sys, atexit\n"
         f"names = {HEAVY + PLANNING}\n"
         "atexit.register(lambda: print('imported:', *(name for name in names if name in sys.modules)))\n"
-        "from flows.cli.main import main; main()"
+        "from qnnsweep.flows.cli.main import main; main()"
     )
     argv = [sys.executable, "-c", lines, *arguments]
     ran = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=folder, env=program.environment)
@@ -46,7 +46,7 @@ def test_a_plan_writes_no_file_and_imports_no_heavy_library(program: Program, tm
 
 def test_the_process_that_plans_the_stages_of_a_sweep_loads_no_library_of_the_workers(program: Program) -> None:
     ran = program.python(
-        "import sys; from flows.sweep import sweep; sweep.serialize_parameters({'overrides': []})\n"
+        "import sys; from qnnsweep.flows.sweep import sweep; sweep.serialize_parameters({'overrides': []})\n"
         "print({'torch', 'executorch', 'pandas', 'paramiko', 'fastapi'} & {*sys.modules})"
     )
     assert (ran.stdout, ran.stderr) == ("set()\n", "")

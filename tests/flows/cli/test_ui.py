@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from flows.cli.report_server import ReportServer
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.flows.cli.report_server import ReportServer
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.devices.loopback import free_port
 from tests.program import Program
 from tests.sample_tables import cell, table

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.distribution.shard import not_started
-from flows.distribution.spread import split
-from tasks.errors import EnvironmentUnusable, RequestError
-from tasks.results.rows import rows
+from qnnsweep.flows.distribution.shard import not_started
+from qnnsweep.flows.distribution.spread import split
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.results.rows import rows
 
 
 def test_a_sweep_is_split_by_model_and_scheme_and_a_shard_that_is_named_twice_is_one_shard(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import httpx
 import pytest
 import yaml
 
-from flows.server.leases import LEASE_S
-from tasks.storage import tables
-from tasks.storage.atomic import owner_of
-from tasks.storage.store import Store
+from qnnsweep.flows.server.leases import LEASE_S
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.atomic import owner_of
+from qnnsweep.tasks.storage.store import Store
 from tests.devices.loopback import Sshd, free_port, running, write_farm
 from tests.flows.cluster import POLL_S, Host, client_environment, postgresql, prefect_server, wait_until
 from tests.flows.sweep_outputs import passed_result_of

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from conf.schema import TrendConfig
-from flows.runs.history import trends
-from tasks.records.tables import CELL_COLUMNS
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.flows.runs.history import trends
+from qnnsweep.tasks.records.tables import CELL_COLUMNS
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 
 Row = dict[str, Any]
 FIRST = datetime(2026, 9, 1, 22, tzinfo=UTC)

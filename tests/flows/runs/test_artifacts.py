@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from conf.load import load
-from conf.names import CELL_STAGES
-from flows.graph import work_label
-from flows.runs.artifacts import CellsDone
+from qnnsweep.conf.load import load
+from qnnsweep.conf.names import CELL_STAGES
+from qnnsweep.flows.graph import work_label
+from qnnsweep.flows.runs.artifacts import CellsDone
 
 
 class Clock:

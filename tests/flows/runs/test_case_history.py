@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.runs.case_history import case_trends
-from flows.runs.regressions import regressions_markdown
-from tasks.records.tables import CELL_COLUMNS
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.flows.runs.case_history import case_trends
+from qnnsweep.flows.runs.regressions import regressions_markdown
+from qnnsweep.tasks.records.tables import CELL_COLUMNS
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.runs.synthetic_history import HEALTHY, Row, run_of
 
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from conf.load import load
-from conf.schema import Request, RunnerKind, TrendConfig
-from flows.runs.history import trends
-from tasks.errors import DeviceError
-from tasks.records import Gap, Toolchain
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request, RunnerKind, TrendConfig
+from qnnsweep.flows.runs.history import trends
+from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.records import Gap, Toolchain
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.program import Program
 from tests.sample_records import CAPTURE, COMPARISON, LOWERED, SHIPPING, STEP, passed_cell, up_to_lower
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from conf.load import load
-from conf.names import CELL_STAGES
-from flows.graph import work_label
-from flows.runs.eta import EtaEstimate
+from qnnsweep.conf.load import load
+from qnnsweep.conf.names import CELL_STAGES
+from qnnsweep.flows.graph import work_label
+from qnnsweep.flows.runs.eta import EtaEstimate
 
 
 class Clock:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
-from flows.runs.files import link_files, read_evidence
-from tasks.errors import EnvironmentUnusable
-from tasks.results.outcome import CellResult
-from tasks.storage.manifest import referenced_blobs
-from tasks.storage.store import Store
+from qnnsweep.conf.load import load
+from qnnsweep.flows.runs.files import link_files, read_evidence
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.storage.manifest import referenced_blobs
+from qnnsweep.tasks.storage.store import Store
 from tests.sample_records import CAPTURE, LOWERED
 
 RUN = "20260101T220000Z-0000"

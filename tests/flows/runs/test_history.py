@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conf.schema import TrendConfig
-from flows.runs.history import trends
-from tasks.numerics.series import SERIES
-from tasks.numerics.trend import BAD
-from tasks.records.tables import CELL_COLUMNS
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.flows.runs.history import trends
+from qnnsweep.tasks.numerics.series import SERIES
+from qnnsweep.tasks.numerics.trend import BAD
+from qnnsweep.tasks.records.tables import CELL_COLUMNS
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.runs.synthetic_history import (
     Change,
     Row,

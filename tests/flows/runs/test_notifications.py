@@ -15,11 +15,11 @@ from prefect.blocks.notifications import CustomWebhookNotificationBlock
 from prefect.blocks.system import Secret
 from prefect.settings import temporary_settings
 
-from flows.runs import notifications
-from flows.runs.results import SweepResult
-from tasks.errors import RequestError
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.flows.runs import notifications
+from qnnsweep.flows.runs.results import SweepResult
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.cluster import client_settings
 from tests.flows.runs.synthetic_history import run_of
 from tests.flows.runs.test_history import write_history

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
-from conf.schema import Request
-from conf.toolchains import ToolchainConfig
-from flows.runs.qualification import Qualification, qualify
-from flows.runs.qualification_page import markdown_page, verdict, write_page
-from tasks.errors import DeviceError
-from tasks.records import Quantization
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.conf.toolchains import ToolchainConfig
+from qnnsweep.flows.runs.qualification import Qualification, qualify
+from qnnsweep.flows.runs.qualification_page import markdown_page, verdict, write_page
+from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.records import Quantization
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.sample_records import COMPARISON, LOWERED, TOOLCHAIN, passed_cell, up_to_lower
 
 RUN = "20261124T220000Z-aaaa"

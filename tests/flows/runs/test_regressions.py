@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from flows.runs.regressions import count, regressions_markdown, regressions_table
-from tasks.records.tables import Row
-from tasks.storage import tables
-from tasks.storage.store import Store
+from qnnsweep.flows.runs.regressions import count, regressions_markdown, regressions_table
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
 from tests.flows.runs.synthetic_history import run_of
 from tests.flows.runs.test_history import write_history
 

@@ -9,9 +9,9 @@ import re
 import tracemalloc
 from pathlib import Path
 
-from flows.runs import results
-from tasks.records import Blob
-from tasks.storage.store import Store
+from qnnsweep.flows.runs import results
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage.store import Store
 from tests.sample_tables import RUN, nightly, sweep
 
 

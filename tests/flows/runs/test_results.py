@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from conf.load import load
-from conf.schema import Request, TrendConfig
-from flows import expected_costs
-from flows.runs import results
-from tasks.errors import EvidenceError
-from tasks.records.tables import TABLES, Row
-from tasks.results.rows import rows
-from tasks.storage import tables
-from tasks.storage.store import Store
-from tasks.toolchain.workers.supervisor import CallCost
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request, TrendConfig
+from qnnsweep.flows import expected_costs
+from qnnsweep.flows.runs import results
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records.tables import TABLES, Row
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.workers.supervisor import CallCost
 from tests.program import Program
 from tests.sample_records import TOOLCHAIN, passed_cell
 from tests.sample_tables import RUN

@@ -44,7 +44,8 @@ def doctor_line(program: Program, artifacts: Path, **environment: str) -> dict[s
 
 def test_heartbeats_are_sent_only_if_the_user_has_set_their_interval(program: Program) -> None:
     line = (
-        "python -c 'from flows.server import connect; from prefect.settings import get_current_settings as now\n"
+        "python -c 'from qnnsweep.flows.server import connect\n"
+        "from prefect.settings import get_current_settings as now\n"
         "with connect.without_heartbeats(): print(now().flows.heartbeat_frequency)'"
     )
     variables = ("", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY=60 ", "PREFECT_RUNNER_HEARTBEAT_FREQUENCY=90 ")
@@ -87,9 +88,9 @@ def test_a_server_without_a_login_is_refused_and_nothing_starts(
 
 def test_a_server_without_a_login_can_be_accepted(open_program: Program) -> None:
     lines = """if True:
-        from flows.server.settings import configure_prefect
+        from qnnsweep.flows.server.settings import configure_prefect
         configure_prefect()
-        from flows.cli import serve
+        from qnnsweep.flows.cli import serve
         serve.ensure_server()
         """
     accepting = replace(open_program, environment=open_program.environment | {"QNNSWEEP_ACCEPT_OPEN_SERVER": "1"})

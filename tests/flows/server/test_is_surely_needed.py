@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import Settings
 
-from flows.server.temporary import is_surely_needed
+from qnnsweep.flows.server.temporary import is_surely_needed
 
 URL = "http://127.0.0.1:9/api"
 FILES = {

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.timeout(900)
 # duration that Prefect allows, so that the test waits no longer than it must.
 HOLD = """
 import sys
-from flows.server.settings import configure_prefect
+from qnnsweep.flows.server.settings import configure_prefect
 configure_prefect()
-from flows.server import leases, connect
-from tasks.devices.farm import DeviceBusy
+from qnnsweep.flows.server import leases, connect
+from qnnsweep.tasks.devices.farm import DeviceBusy
 leases.LEASE_S = 60.0
 connect.ensure()
 for line in sys.stdin:

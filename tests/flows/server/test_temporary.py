@@ -22,9 +22,9 @@ from tests.program import Program, new_program
 NOBODY = 65534
 START = """
 import os, sys
-from flows.server.settings import configure_prefect
+from qnnsweep.flows.server.settings import configure_prefect
 configure_prefect()
-from flows.server import connect
+from qnnsweep.flows.server import connect
 connect.ensure()
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tasks.records import CompileFacts
-from tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
+from qnnsweep.tasks.records import CompileFacts
+from qnnsweep.tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
 
 REFUSED = """\
 [ERROR] [Qnn ExecuTorch]: Output[0] has incorrect Rank 4.

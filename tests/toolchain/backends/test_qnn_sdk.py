@@ -12,9 +12,9 @@ import onnxruntime_qnn
 import pytest
 from executorch import version
 
-from tasks.errors import EnvironmentUnusable
-from tasks.records import Toolchain
-from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, Sdk, find_sdk, identity
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.records import Toolchain
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, Sdk, find_sdk, identity
 
 PACKAGE = Path(str(onnxruntime_qnn.__file__)).parent
 VERSION = metadata.version("onnxruntime-qnn")
@@ -118,7 +118,8 @@ def test_the_identity_is_what_is_installed_and_asking_imports_none_of_it(tmp_pat
     )
     assert len(version.git_version or "") == 40
     script = (
-        "import sys; from pathlib import Path; from tasks.toolchain.backends.qnn.sdk import find_sdk, identity;"
+        "import sys; from pathlib import Path;"
+        "from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk, identity;"
         "identity(find_sdk({}, Path(sys.argv[1])));"
         "sys.exit(str({'torch', 'torchao', 'executorch', 'onnxruntime_qnn'} & set(sys.modules)))"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, find_sdk
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, find_sdk
 
 WHEELS = Path(__file__).parents[3] / ".venv" / "wheels"
 """The package of the release with the bridge, which `make test` downloads: see the Makefile."""

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tasks.toolchain.prepared.overlay import BACKEND, installed_executorch
+from qnnsweep.tasks.toolchain.prepared.overlay import BACKEND, installed_executorch
 
 IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
 

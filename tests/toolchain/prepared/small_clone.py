@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tasks.toolchain.prepared.overlay import BACKEND
+from qnnsweep.tasks.toolchain.prepared.overlay import BACKEND
 from tests.toolchain.prepared.executorch_clone import IDENTITY
 
 

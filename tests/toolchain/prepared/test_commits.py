@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.errors import RequestError
-from tasks.toolchain.prepared.commits import commits, is_range
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.toolchain.prepared.commits import commits, is_range
 from tests.toolchain.prepared.small_clone import SmallClone
 
 

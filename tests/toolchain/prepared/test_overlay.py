@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from tasks.errors import EnvironmentUnusable, RequestError
-from tasks.toolchain.prepared import prepare
-from tasks.toolchain.prepared.overlay import BACKEND, ToolchainUnusable, installed_executorch
-from tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains, read_record
-from tasks.toolchain.prepared.wanted import Wanted, parsed_words
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.toolchain.prepared import prepare
+from qnnsweep.tasks.toolchain.prepared.overlay import BACKEND, ToolchainUnusable, installed_executorch
+from qnnsweep.tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains, read_record
+from qnnsweep.tasks.toolchain.prepared.wanted import Wanted, parsed_words
 from tests.toolchain.prepared.executorch_clone import Clone
 
 pytestmark = pytest.mark.toolchain
@@ -122,7 +122,7 @@ def test_the_passes_and_operators_of_the_words_are_switched_off(environ: dict[st
     active = in_environment(
         toolchain,
         "import json\n"
-        "from tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators\n"
+        "from qnnsweep.tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators\n"
         "from executorch.backends.qualcomm.utils.constants import QCOM_PASS_ACTIVATE_KEY as KEY\n"
         "manager = pass_manager()\n"
         "captured = manager.get_capture_program_passes().items()\n"

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from tasks.errors import EnvironmentUnusable, RequestError
-from tasks.storage.atomic import temporary_name
-from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id
-from tasks.toolchain.prepared import prepare
-from tasks.toolchain.prepared.answer import ProbeFailed
-from tasks.toolchain.prepared.bridge import BRIDGE, with_bridge
-from tasks.toolchain.prepared.probe import probe
-from tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains, read_record
-from tasks.toolchain.prepared.wanted import Wanted
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.storage.atomic import temporary_name
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id
+from qnnsweep.tasks.toolchain.prepared import prepare
+from qnnsweep.tasks.toolchain.prepared.answer import ProbeFailed
+from qnnsweep.tasks.toolchain.prepared.bridge import BRIDGE, with_bridge
+from qnnsweep.tasks.toolchain.prepared.probe import probe
+from qnnsweep.tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains, read_record
+from qnnsweep.tasks.toolchain.prepared.wanted import Wanted
 
 pytestmark = pytest.mark.toolchain
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import RequestError
-from tasks.toolchain.prepared import prepare
-from tasks.toolchain.prepared.overlay import installed_executorch
-from tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains
-from tasks.toolchain.prepared.wanted import Wanted, parsed_words
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.toolchain.prepared import prepare
+from qnnsweep.tasks.toolchain.prepared.overlay import installed_executorch
+from qnnsweep.tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains
+from qnnsweep.tasks.toolchain.prepared.wanted import Wanted, parsed_words
 
 pytestmark = pytest.mark.toolchain
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conf.load import load
-from conf.schema import Request
-from flows.graph import lowering_options
-from tasks.errors import ProgramDiffers
-from tasks.lower import confirm, lower
-from tasks.quantize import quantize
-from tasks.records import (
+from qnnsweep.conf.load import load
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.errors import ProgramDiffers
+from qnnsweep.tasks.lower import confirm, lower
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import (
     Blob,
     ContextFacts,
     DelegateFacts,
@@ -25,16 +25,16 @@ from tasks.records import (
     ProgramFacts,
     ProgramTensor,
 )
-from tasks.results.outcome import CellResult
-from tasks.results.rows import rows
-from tasks.toolchain.backends.qnn.context import kernel_elements
-from tasks.toolchain.backends.select import backend_of
-from tasks.toolchain.readback.audit import audit, differences
+from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.toolchain.backends.qnn.context import kernel_elements
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.readback.audit import audit, differences
 
 import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conf.schema import Request
-from tasks.errors import EvidenceError
-from tasks.records import Capture, Comparison, LoweredProgram
-from tasks.records.options import ComparisonOptions
+from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram
+from qnnsweep.tasks.records.options import ComparisonOptions
 
 import corrupted_evidence  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
     from tests.toolchain.conftest import WorkersWith
 
 pytestmark = pytest.mark.toolchain

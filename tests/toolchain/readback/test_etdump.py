@@ -21,9 +21,9 @@ from flatbuffers import Builder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.errors import EvidenceError
-from tasks.records.logs import LoggedTensor
-from tasks.toolchain.readback.etdump import SCALAR_TYPES, SCHEMA, ETDump, read_etdump, tensor
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records.logs import LoggedTensor
+from qnnsweep.tasks.toolchain.readback.etdump import SCALAR_TYPES, SCHEMA, ETDump, read_etdump, tensor
 
 DATA = Path(__file__).parents[2] / "data"
 QNN = (DATA / "convnet_qnn.etdump").read_bytes()

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tasks.errors import EvidenceError
-from tasks.records.logs import LoggedTensor
-from tasks.toolchain.readback.etdump import tensor
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records.logs import LoggedTensor
+from qnnsweep.tasks.toolchain.readback.etdump import tensor
 
 
 def logged(**changes: object) -> LoggedTensor:

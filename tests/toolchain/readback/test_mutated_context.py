@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tasks.errors import ToolchainError
-from tasks.records import LoweredProgram
+from qnnsweep.tasks.errors import ToolchainError
+from qnnsweep.tasks.records import LoweredProgram
 
 import faulty_calls  # isort: skip
 import mutated_contexts  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
     from tests.toolchain.conftest import WorkersWith
 
 pytestmark = pytest.mark.toolchain

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conf.load import load
-from flows.graph import lowering_options
-from tasks.lower import lower
-from tasks.quantize import quantize
-from tasks.records import DelegateFacts, LoweredProgram, ProgramTensor
+from qnnsweep.conf.load import load
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import DelegateFacts, LoweredProgram, ProgramTensor
 
 import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conf.load import load
-from conf.models import DataConfig, InputConfig, ModelConfig
-from conf.schema import Request
-from flows.graph import lowering_options
-from tasks.compare import compare
-from tasks.comparison.evidence import Evidence
-from tasks.comparison.operators import OperatorComparer, SampleComparison
-from tasks.export import export
-from tasks.lower import lower
-from tasks.quantize import quantize
-from tasks.records import Capture, Comparison, ErrorParts, Gap, LoweredProgram, MetricValue, OperatorComparison
-from tasks.records.options import ComparisonOptions
-from tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import lowering_options
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.comparison.evidence import Evidence
+from qnnsweep.tasks.comparison.operators import OperatorComparer, SampleComparison
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import Capture, Comparison, ErrorParts, Gap, LoweredProgram, MetricValue, OperatorComparison
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 
 import counterpart_links  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from tasks.numerics.dequantize import fake_quantize
-from tasks.records import LoweredProgram, Quantization
+from qnnsweep.tasks.numerics.dequantize import fake_quantize
+from qnnsweep.tasks.records import LoweredProgram, Quantization
 
 import graphs  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

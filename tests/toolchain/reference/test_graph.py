@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tasks.errors import EvidenceError
-from tasks.records import Blob, LoweredProgram
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import Blob, LoweredProgram
 
 import graphs  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

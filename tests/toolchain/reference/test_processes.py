@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.toolchain.reference import processes
-from tasks.toolchain.reference.processes import in_processes
+from qnnsweep.tasks.toolchain.reference import processes
+from qnnsweep.tasks.toolchain.reference.processes import in_processes
 
 
 def test_the_results_have_the_order_of_the_items() -> None:

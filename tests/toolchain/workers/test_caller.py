@@ -15,23 +15,23 @@ from typing import Any
 import psutil
 import pytest
 
-from tasks.storage.store import Store
+from qnnsweep.tasks.storage.store import Store
 from tests.processes import has_ended
 
 pytestmark = pytest.mark.toolchain
 SOON_S = 5.0
-CALLERS_PATH = (Path(__file__).parents[1], Path(__file__).parents[3])
+CALLERS_PATH = (Path(__file__).parents[1], Path(__file__).parents[3] / "src")
 """What a caller can import: `faulty_calls`, and this project instead of an installed one."""
 
 CALLER = """
 import sys
 from pathlib import Path
 import faulty_calls
-from tasks.storage.store import Store
-from tasks.toolchain.workers.pool import WorkerPool
-from tasks.toolchain.workers.scheduler import Scheduler
-from tasks.toolchain.workers.supervisor import Supervisor
-from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.tasks.toolchain.workers.scheduler import Scheduler
+from qnnsweep.tasks.toolchain.workers.supervisor import Supervisor
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 
 if __name__ == "__main__":
     root, name, argument = sys.argv[1:]
@@ -92,9 +92,10 @@ def test_a_killed_caller_leaves_neither_a_process_nor_the_folder_of_a_socket_beh
     assert kill_a_caller(CALLER, tmp_path, terminate_group) == 1
 
 
-def test_a_package_of_the_same_name_where_the_user_stands_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "here" / "tasks").mkdir(parents=True)
-    (tmp_path / "here" / "tasks" / "__init__.py").write_text("raise SystemExit('the user's own was imported')")
+def test_modules_where_the_user_stands_are_left_alone(tmp_path: Path) -> None:
+    for name in ("qnnsweep", "torch", "yaml"):
+        (tmp_path / "here" / name).mkdir(parents=True)
+        (tmp_path / "here" / name / "__init__.py").write_text(f"raise SystemExit('the user's {name} was imported')")
     script = tmp_path / "caller.py"
     script.write_text(CALLER)
     done = subprocess.run(

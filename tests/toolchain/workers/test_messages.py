@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.toolchain.workers.messages import LogSoFar, Receiver, Returned, Unreadable, send
+from qnnsweep.tasks.toolchain.workers.messages import LogSoFar, Receiver, Returned, Unreadable, send
 
 VALUES = st.recursive(st.none() | st.integers() | st.binary(max_size=5000), st.lists)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.toolchain.workers.output import SharedLog
+from qnnsweep.tasks.toolchain.workers.output import SharedLog
 
 LIMIT = 10
 HALF = LIMIT // 2

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from conf.units import MIB
-from tasks.errors import EnvironmentUnusable, EvidenceError, RequestError, ToolchainError
-from tasks.records import Blob
-from tasks.storage.store import Store
-from tasks.toolchain.workers.output import LOG_BYTES
+from qnnsweep.conf.units import MIB
+from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, RequestError, ToolchainError
+from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.workers.output import LOG_BYTES
 from tests.processes import has_ended
 from tests.toolchain.workers.test_caller import SOON_S, eventually
 
 import faulty_calls  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
     from tests.toolchain.conftest import WorkersWith
 
 pytestmark = pytest.mark.toolchain

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conf.schema import Request
-from flows.graph import comparison_options
-from tasks.compare import compare
-from tasks.records import Capture, LoweredProgram
-from tasks.toolchain.backends.qnn.sdk import find_sdk, identity
-from tasks.toolchain.workers.pool import WorkerPool
-from tasks.toolchain.workers.scheduler import Scheduler
-from tasks.toolchain.workers.supervisor import Supervisor
+from qnnsweep.conf.schema import Request
+from qnnsweep.flows.graph import comparison_options
+from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk, identity
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.tasks.toolchain.workers.scheduler import Scheduler
+from qnnsweep.tasks.toolchain.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tasks.devices.local import PYTHON, LocalTransport
-from tasks.devices.transport import CommandResult, RunRequest
-from tasks.errors import DeadlinePassed
-from tasks.toolchain.backends.qnn.sdk import find_sdk
+from qnnsweep.tasks.devices.local import PYTHON, LocalTransport
+from qnnsweep.tasks.devices.transport import CommandResult, RunRequest
+from qnnsweep.tasks.errors import DeadlinePassed
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk
 from tests.processes import assert_dead, has_ended
 from tests.toolchain.workers.test_caller import CALLER, SOON_S, kill_a_caller, kill_process
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 
@@ -54,8 +54,8 @@ time.sleep(600)
 """
 DEVICE = CALLER.replace(
     'workers.call("lower", getattr(faulty_calls, name), argument)',
-    f"""from tasks.devices.local import PYTHON, LocalTransport
-    from tasks.devices.transport import RunRequest
+    f"""from qnnsweep.tasks.devices.local import PYTHON, LocalTransport
+    from qnnsweep.tasks.devices.transport import RunRequest
     program = Path(root).parent / "program.py"
     program.write_text({HANG!r})
     argv = [*PYTHON, str(program), argument + ".partial", argument]

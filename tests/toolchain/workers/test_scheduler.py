@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conf.units import GIB
-from tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
+from qnnsweep.conf.units import GIB
+from qnnsweep.tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
 
 
 class Crowd:

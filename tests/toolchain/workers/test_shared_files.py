@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tasks.errors import ToolchainError
-from tasks.toolchain.workers.shared_files import private_bytes
+from qnnsweep.tasks.errors import ToolchainError
+from qnnsweep.tasks.toolchain.workers.shared_files import private_bytes
 
 import faulty_calls  # isort: skip
 

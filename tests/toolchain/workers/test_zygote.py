@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tasks.errors import EvidenceError, ToolchainError
-from tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.tasks.errors import EvidenceError, ToolchainError
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 from tests.processes import has_ended
 from tests.toolchain.workers.test_caller import CALLER, SOON_S, eventually, kill_a_caller, kill_process
 from tests.toolchain.workers.test_pool import log_of, scratch_folders
@@ -18,7 +18,7 @@ from tests.toolchain.workers.test_pool import log_of, scratch_folders
 import faulty_calls  # isort: skip
 
 if TYPE_CHECKING:
-    from flows.resources import Resources
+    from qnnsweep.flows.resources import Resources
     from tests.toolchain.conftest import WorkersWith
 
 pytestmark = pytest.mark.toolchain

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from conf.backends import Rule
-from conf.schema import SocConfig
-from conf.schemes import SchemeConfig
-from tasks.toolchain.backends.backend import Backend
+from qnnsweep.conf.backends import Rule
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.toolchain.backends.backend import Backend
 
 if TYPE_CHECKING:
-    from tasks.toolchain.backends.portable.compiler import PortableCompiler
+    from qnnsweep.tasks.toolchain.backends.portable.compiler import PortableCompiler
 
 
 class Portable(Backend):
@@ -22,6 +22,6 @@ class Portable(Backend):
     )
 
     def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> "PortableCompiler":
-        from tasks.toolchain.backends.portable.compiler import PortableCompiler
+        from qnnsweep.tasks.toolchain.backends.portable.compiler import PortableCompiler
 
         return PortableCompiler(scheme, soc)

@@ -3,9 +3,9 @@
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from conf.errors import RequestError
-from conf.schemes import SchemeConfig
-from tasks.toolchain.backends.compiler import Compiler
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 
 
 class PortableCompiler(Compiler):

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from conf.schema import SocConfig
-from tasks.records import DelegateFacts, GraphTensor, Operator, ProgramCheck, Quantization
-from tasks.toolchain.backends.checks import AuditedProgram
-from tasks.toolchain.backends.qnn.elements import activation_element, needs_floats, scheme_elements
-from tasks.toolchain.backends.qnn.override_audit import bits, override_checks, settings_of, tensors_by_name
-from tasks.toolchain.data_movement import moves_data
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.tasks.records import DelegateFacts, GraphTensor, Operator, ProgramCheck, Quantization
+from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
+from qnnsweep.tasks.toolchain.backends.qnn.elements import activation_element, needs_floats, scheme_elements
+from qnnsweep.tasks.toolchain.backends.qnn.override_audit import bits, override_checks, settings_of, tensors_by_name
+from qnnsweep.tasks.toolchain.data_movement import moves_data
 
 OPTIMIZATION_LEVEL = 3
 """The level that ExecuTorch's QNN backend asks of the compiler for every graph, seen at its call of graphCreate."""

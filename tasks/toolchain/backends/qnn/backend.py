@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conf.schema import RunnerKind, SocConfig
-from conf.schemes import SchemeConfig
-from tasks.errors import EvidenceError
-from tasks.records import DelegateFacts, ProgramCheck
-from tasks.toolchain.backends.backend import Backend, DoctorCheck
-from tasks.toolchain.backends.checks import AuditedProgram
-from tasks.toolchain.backends.qnn.limits import CHIPSETS, RULES
+from qnnsweep.conf.schema import RunnerKind, SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import DelegateFacts, ProgramCheck
+from qnnsweep.tasks.toolchain.backends.backend import Backend, DoctorCheck
+from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
+from qnnsweep.tasks.toolchain.backends.qnn.limits import CHIPSETS, RULES
 
 if TYPE_CHECKING:
     from executorch.exir.schema import BackendDelegate
 
-    from tasks.toolchain.backends.qnn.compiler import QnnCompiler
+    from qnnsweep.tasks.toolchain.backends.qnn.compiler import QnnCompiler
 
 # The names of QNN's counts: `aten_relu_default:OpId_29 (cycles)`, `Output OpId_3 (cycles)`, `QNN (execute) time (us)`.
 _COUNT = re.compile(r"(?P<node>.+?)(?P<operator>[: ]OpId_\d+)? \((?P<unit>\w+)\)")
@@ -39,15 +39,15 @@ class Qnn(Backend):
     named_in_labels = False
 
     def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> "QnnCompiler":
-        from tasks.toolchain.backends.qnn.compiler import QnnCompiler
+        from qnnsweep.tasks.toolchain.backends.qnn.compiler import QnnCompiler
 
         return QnnCompiler(scheme, soc)
 
     def read_delegate(self, delegate: "BackendDelegate", processed: bytes, calls: int) -> DelegateFacts:
         """Return the facts in the delegate's options, and those in its context binary or why it is unreadable."""
-        from tasks.toolchain.backends.qnn.context import read_context
-        from tasks.toolchain.backends.qnn.options import read_options
-        from tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER
+        from qnnsweep.tasks.toolchain.backends.qnn.context import read_context
+        from qnnsweep.tasks.toolchain.backends.qnn.options import read_options
+        from qnnsweep.tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER
 
         facts = read_options(delegate, len(processed), calls)
         try:
@@ -57,7 +57,7 @@ class Qnn(Backend):
         return replace(facts, context=context)
 
     def checks(self, program: AuditedProgram) -> Iterator[ProgramCheck]:
-        from tasks.toolchain.backends.qnn.audit import qnn_checks
+        from qnnsweep.tasks.toolchain.backends.qnn.audit import qnn_checks
 
         return qnn_checks(program)
 
@@ -68,6 +68,6 @@ class Qnn(Backend):
         return count["node"] if count["operator"] else None, count["unit"]
 
     def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
-        from tasks.toolchain.backends.qnn.doctor import qnn_doctor
+        from qnnsweep.tasks.toolchain.backends.qnn.doctor import qnn_doctor
 
         return qnn_doctor(folder)

@@ -28,23 +28,23 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from conf.schema import SocConfig
-from conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
-from tasks.records import DelegatedNode, ExpectedTensor, Quantization
-from tasks.records.keys import METHOD
-from tasks.toolchain.backends.compiler import Compiler, DelegationLog
-from tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
-from tasks.toolchain.backends.qnn.elements import needs_floats
-from tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
-from tasks.toolchain.backends.qnn.linears import only_selected
-from tasks.toolchain.backends.qnn.quantizer import quantizer_of
-from tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators
-from tasks.toolchain.overridden import has_precision
-from tasks.toolchain.reference.graph import target_name
-from tasks.toolchain.reference.operators import handle_of, logged_bytes, output_index_of
-from tasks.toolchain.requantized import Requantization
-from tasks.toolchain.tensors import dtype_name
-from tasks.toolchain.workers.output import output_length, output_since
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
+from qnnsweep.tasks.records import DelegatedNode, ExpectedTensor, Quantization
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
+from qnnsweep.tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
+from qnnsweep.tasks.toolchain.backends.qnn.elements import needs_floats
+from qnnsweep.tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
+from qnnsweep.tasks.toolchain.backends.qnn.linears import only_selected
+from qnnsweep.tasks.toolchain.backends.qnn.quantizer import quantizer_of
+from qnnsweep.tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators
+from qnnsweep.tasks.toolchain.overridden import has_precision
+from qnnsweep.tasks.toolchain.reference.graph import target_name
+from qnnsweep.tasks.toolchain.reference.operators import handle_of, logged_bytes, output_index_of
+from qnnsweep.tasks.toolchain.requantized import Requantization
+from qnnsweep.tasks.toolchain.tensors import dtype_name
+from qnnsweep.tasks.toolchain.workers.output import output_length, output_since
 
 _CPU, _FLOAT16 = OverridePrecision.cpu, OverridePrecision.float16
 _LAST_ERRORS = 5

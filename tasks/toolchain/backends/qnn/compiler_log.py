@@ -2,7 +2,7 @@
 
 import re
 
-from tasks.records import CompileFacts
+from qnnsweep.tasks.records import CompileFacts
 
 _ERROR = re.compile(r"^[ \t]*\[ERROR\] \[Qnn ExecuTorch\]:[ \t]*(?:<E>[ \t]*)?(.*)", re.MULTILINE)
 _COLUMNS = ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 
-from tasks.errors import EvidenceError
-from tasks.records import ContextFacts, GraphTensor
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import ContextFacts, GraphTensor
 
 # ExecuTorch's header in front of the binary: magic, signature, size, then zeros.
 _MAGIC = (0x5678ABCD).to_bytes(4, "little")

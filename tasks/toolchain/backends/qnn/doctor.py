@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.errors import EnvironmentUnusable
-from tasks.toolchain.backends.backend import DoctorCheck
-from tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.toolchain.backends.backend import DoctorCheck
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import Sdk, find_sdk
 
 _DEADLINE_S = 120
 # As in `tasks/toolchain/runner.py`, `portable_lib` is avoided, and the libraries of torch must be loaded first.

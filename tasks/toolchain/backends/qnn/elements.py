@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 
-from conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
+from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
 
 _QUANT_DTYPE = re.compile(r"(fp)?(\d+)a(\d+)w")
 

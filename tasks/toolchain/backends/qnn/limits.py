@@ -4,7 +4,7 @@ Each rule describes a limit that somebody observed; the rule's `evidence` says w
 tried, because a failure is a result too.
 """
 
-from conf.backends import Rule
+from qnnsweep.conf.backends import Rule
 
 CHIPSETS = (
     *("QCM6490", "QCS9100", "SA8255", "SA8295", "SA8797", "SAR2230P", "SC8380XP", "SM8350", "SM8450", "SM8475"),

@@ -8,8 +8,8 @@ from executorch.exir.dialects._ops import ops
 from executorch.exir.pass_base import ExportPass, PassResult
 from torch.fx import GraphModule, Node
 
-from conf.schemes import SchemeOverride
-from tasks.toolchain.overridden import overrides_of
+from qnnsweep.conf.schemes import SchemeOverride
+from qnnsweep.tasks.toolchain.overridden import overrides_of
 
 _LINEAR = ops.edge.aten.linear.default  # type: ignore[attr-defined]
 

@@ -5,7 +5,7 @@ from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatb
 from executorch.backends.qualcomm.utils.constants import QCOM_QNN_COMPILE_SPEC
 from executorch.exir.schema import BackendDelegate
 
-from tasks.records import DelegateFacts
+from qnnsweep.tasks.records import DelegateFacts
 
 _PRECISIONS = {QnnExecuTorchHtpPrecision.kHtpQuantized: "quantized", QnnExecuTorchHtpPrecision.kHtpFp16: "float16"}
 

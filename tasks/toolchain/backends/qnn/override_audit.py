@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from conf.overrides import merged
-from conf.schemes import OverridePrecision, SchemeOverride
-from tasks.records import GraphTensor, Operator, ProgramCheck, Quantization
-from tasks.toolchain.backends.checks import AuditedProgram
-from tasks.toolchain.backends.qnn.elements import activation_element
+from qnnsweep.conf.overrides import merged
+from qnnsweep.conf.schemes import OverridePrecision, SchemeOverride
+from qnnsweep.tasks.records import GraphTensor, Operator, ProgramCheck, Quantization
+from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
+from qnnsweep.tasks.toolchain.backends.qnn.elements import activation_element
 
 Tensors = Mapping[str, Sequence[tuple[int, GraphTensor]]]
 _UNLISTED = "the debug program's context does not list it"

@@ -20,11 +20,11 @@ from torchao.quantization.pt2e.quantizer import (
 )
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-from conf.errors import printable
-from conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
-from tasks.errors import RequestError
-from tasks.records.keys import METHOD
-from tasks.toolchain.overridden import METHOD_OF_GRAPH, operator_type, overrides_of, select
+from qnnsweep.conf.errors import printable
+from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.toolchain.overridden import METHOD_OF_GRAPH, operator_type, overrides_of, select
 
 _BLOCKS = "16a4w_block"
 _LARGEST_BIAS = 2**31 - 128  # the largest int32 that is a float32

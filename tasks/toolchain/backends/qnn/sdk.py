@@ -10,8 +10,8 @@ from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
-from tasks.errors import EnvironmentUnusable
-from tasks.records import Toolchain
+from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.records import Toolchain
 
 LIBRARY_FOLDER = Path("lib", "x86_64-linux-clang")
 PASSES_OFF = "QNNSWEEP_PASSES_OFF"

@@ -9,7 +9,7 @@ from typing import Any
 from executorch.backends.qualcomm._passes.qnn_pass_manager import QnnPassManager, get_qnn_pass_manager_cls
 from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchBackendType
 
-from tasks.toolchain.backends.qnn.sdk import OPERATORS_SKIPPED, PASSES_OFF
+from qnnsweep.tasks.toolchain.backends.qnn.sdk import OPERATORS_SKIPPED, PASSES_OFF
 
 
 def pass_manager() -> type[QnnPassManager]:

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from conf.backends import Rule
-from conf.schema import SocConfig
-from conf.schemes import SchemeConfig
-from tasks.toolchain.backends.backend import Backend
+from qnnsweep.conf.backends import Rule
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.toolchain.backends.backend import Backend
 
 if TYPE_CHECKING:
-    from tasks.toolchain.backends.xnnpack.compiler import XnnpackCompiler
+    from qnnsweep.tasks.toolchain.backends.xnnpack.compiler import XnnpackCompiler
 
 
 class Xnnpack(Backend):
@@ -23,6 +23,6 @@ class Xnnpack(Backend):
     )
 
     def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> "XnnpackCompiler":
-        from tasks.toolchain.backends.xnnpack.compiler import XnnpackCompiler
+        from qnnsweep.tasks.toolchain.backends.xnnpack.compiler import XnnpackCompiler
 
         return XnnpackCompiler(scheme, soc)

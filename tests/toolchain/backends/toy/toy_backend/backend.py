@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conf.backends import Rule
-from conf.schema import SocConfig
-from conf.schemes import SchemeConfig
-from tasks.numerics.clock import Clock
-from tasks.records import ProgramCheck
-from tasks.toolchain.backends.backend import Backend, DoctorCheck
-from tasks.toolchain.backends.checks import AuditedProgram
+from qnnsweep.conf.backends import Rule
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.numerics.clock import Clock
+from qnnsweep.tasks.records import ProgramCheck
+from qnnsweep.tasks.toolchain.backends.backend import Backend, DoctorCheck
+from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
 
 if TYPE_CHECKING:
-    from tasks.toolchain.backends.compiler import Compiler
+    from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 
 KERNELS = {1: 3, 2: 300}
 """The most kernels that a program for an architecture can have."""

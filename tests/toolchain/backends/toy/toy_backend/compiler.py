@@ -9,8 +9,8 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import XNNPACKQuant
 from torch.fx import GraphModule
 from torchao.quantization.pt2e.quantizer import Quantizer
 
-from conf.schemes import SchemeConfig
-from tasks.toolchain.backends.compiler import Compiler, DelegationLog
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 
 
 class ToyCompiler(Compiler):

@@ -1,0 +1,1 @@
+"""qnnsweep: nightly sweeps of PyTorch models over Snapdragon NPUs."""
