@@ -119,3 +119,28 @@ def test_serve_without_a_configured_server_is_refused(program: Program) -> None:
         "qnnsweep: no Prefect server is configured: start one as the README shows, then set "
         "PREFECT_API_URL=http://127.0.0.1:4200/api and PREFECT_API_AUTH_STRING\n"
     )
+
+
+@pytest.mark.toolchain
+def test_a_schedule_of_every_minute_starts_a_sweep_without_anybody_asking(
+    served_program: Program, prefect_api: httpx.Client, tmp_path: Path
+) -> None:
+    command = ["serve", *SMALL, f"artifacts={tmp_path}", "schedule.cron='* * * * *'"]
+    with served_program.start(*command) as serving:
+        try:
+            deployment = wait_until(lambda: deployment_of(prefect_api), 60, "there is a deployment")
+            runs = wait_until(lambda: scheduled(prefect_api, deployment["id"]), 120, "the first scheduled run starts")
+            state = wait_until(lambda: ended(prefect_api, runs[0]["id"]), RUN_S, "the run ends")
+            assert state["type"] == "COMPLETED", state
+        finally:
+            serving.send_signal(signal.SIGINT)
+            serving.wait(timeout=60)
+    assert tables.runs(Store(tmp_path)) != []
+
+
+def scheduled(client: httpx.Client, deployment: str) -> list[dict[str, Any]]:
+    """Return the runs that the server's scheduler made and that have started, the first one first."""
+    runs = api_call(
+        client, "POST", "/flow_runs/filter", deployments={"id": {"any_": [deployment]}}, sort="EXPECTED_START_TIME_ASC"
+    )
+    return [run for run in runs if run["auto_scheduled"] and run["start_time"] is not None]
