@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from qnnsweep.conf.schema import DeviceConfig, SshConfig, TransportKind
 from qnnsweep.conf.units import MIB
-from qnnsweep.tasks.deploy import deploy
+from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.adb import AdbTransport
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.ssh import SshTransport

@@ -31,7 +31,7 @@ IMPORTED = (
     "qnnsweep.flows.cli.main", "qnnsweep.flows.cli.foreground", "qnnsweep.flows.cli.progress",
     "qnnsweep.flows.runs.regressions", "qnnsweep.flows.server.connect", "qnnsweep.flows.sweep", "prefect.flow_engine",
     "prefect.task_engine", "pyarrow.pandas_compat", "qnnsweep.tasks.report.terminal",
-    "qnnsweep.tasks.toolchain.workers.preload",
+    "qnnsweep.tasks.toolchain.preload",
 )  # fmt: skip
 """What a run of the program imports."""
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SocConfig
-from qnnsweep.tasks.collect import collect_task
-from qnnsweep.tasks.deploy import deploy_task
+from qnnsweep.tasks.devices.collect import collect_task
+from qnnsweep.tasks.devices.deploy import deploy_task
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.errors import DeviceError
-from qnnsweep.tasks.execute import execute_task
+from qnnsweep.tasks.devices.execute import execute_task
 from qnnsweep.tasks.records import Bundle, Capture, Toolchain
 from qnnsweep.tasks.records.methods import for_each_method
 from qnnsweep.tasks.stage import stage

@@ -126,7 +126,7 @@ def test_imports_point_down_here() -> None:
         ("tasks/lower.py", "import prefect", "Prefect is known to"),
         ("tasks/lower.py", "import torch", "Only tasks.toolchain and the models import"),
         ("flows/cli/main.py", "import omegaconf", "Hydra is known to"),
-        ("tasks/collect.py", "import pyarrow", "Parquet is written and read by"),
+        ("tasks/devices/collect.py", "import pyarrow", "Parquet is written and read by"),
     ],
 )
 def test_an_import_that_breaks_a_contract_is_reported(copy: Path, file: str, line: str, broken: str) -> None:

@@ -11,11 +11,11 @@ import pytest
 from qnnsweep.conf.schema import DeviceConfig, MeasureConfig, Request
 from qnnsweep.flows.resources import Resources
 from qnnsweep.tasks.bundle import bundle
-from qnnsweep.tasks.collect import collect
-from qnnsweep.tasks.deploy import deploy
+from qnnsweep.tasks.devices.collect import collect
+from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.device import Device
 from qnnsweep.tasks.errors import EvidenceError, RunnerFailed
-from qnnsweep.tasks.execute import execute
+from qnnsweep.tasks.devices.execute import execute
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.records import Bundle, LoweredProgram
 

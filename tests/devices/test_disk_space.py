@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from qnnsweep.conf.schema import DeviceConfig
-from qnnsweep.tasks.deploy import deploy
+from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.errors import DeviceError
 from tests.devices.bench import WRITES, Bench

@@ -19,7 +19,7 @@ import paramiko
 import pytest
 
 from qnnsweep.conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
-from qnnsweep.tasks.collect import collect
+from qnnsweep.tasks.devices.collect import collect
 from qnnsweep.tasks.devices.device import open_device
 from qnnsweep.tasks.devices.disk_space import make_room
 from qnnsweep.tasks.devices.farm import QUARANTINE, Farm, quarantined_in

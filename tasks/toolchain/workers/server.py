@@ -14,7 +14,7 @@ from typing import Any
 
 from qnnsweep.tasks.environment import changed_environment
 
-_PRELOAD, _PRELOAD_SMALL = "qnnsweep.tasks.toolchain.workers.preload", "qnnsweep.tasks.toolchain.workers.preload_small"
+_PRELOAD, _PRELOAD_SMALL = "qnnsweep.tasks.toolchain.preload", "qnnsweep.tasks.toolchain.preload_small"
 _SOCKET_FOLDER = "QNNSWEEP_SOCKET_FOLDER"
 """The environment variable with the folder of the fork server's socket."""
 
