@@ -107,8 +107,6 @@ def budget(folder: Path) -> Prepared:
 
 def _qnnsweep(folder: Path, *, with_replay: bool, with_budget: bool) -> Prepared:
     """Do what the stage `compare` does in its worker, and read the records. A fork server has imported `preload`."""
-    import qnnsweep.tasks.toolchain.reference.kernels
-    import qnnsweep.tasks.toolchain.preload  # noqa: F401
     from qnnsweep.tasks.comparison.capture import compare_capture
     from qnnsweep.tasks.records.options import ComparisonOptions
 

@@ -25,8 +25,8 @@ from qnnsweep.flows.cases import BATCH
 from qnnsweep.flows.graph import comparison_options, lowering_options
 from qnnsweep.flows.resources import prepare
 from qnnsweep.tasks.atlas.list_cases import list_cases
-from qnnsweep.tasks.records import CaseOutcome, OperatorCases
 from qnnsweep.tasks.atlas.try_cases import try_cases
+from qnnsweep.tasks.records import CaseOutcome, OperatorCases
 from tests.atlas.planted_cases import FAULTS
 
 EXPECTED = {

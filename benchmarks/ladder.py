@@ -69,8 +69,7 @@ class Bench:
         options = replace(lowering_options(ask), operator_samples=samples, dump_operators=dump)
         lowered = self._run(lower_task, quantized, ask.soc, options, workers=workers)
         bundle = self._run(bundle_task, lowered, ask.measure)
-        devices = {"farm": self._resources.farm, "step": self._configure_task}
-        capture = self._run(measure_task, bundle, (ask.device,), ask.soc, **devices)
+        capture = self._run(measure_task, bundle, (ask.device,), ask.soc, farm=self._resources.farm)
         return Executed(quantized=quantized, lowered=lowered, capture=capture)
 
     def _run(self, task: Any, *key_inputs: Any, **resources: Any) -> Any:

@@ -93,7 +93,7 @@ class Bench:
 
     def compared(self, packed: Bundle, lowered: LoweredProgram) -> Comparison:
         store, farm = self.resources.store, self.resources.farm
-        capture = measure(packed, (self.ask.device,), None, store=store, farm=farm, step=lambda task: task.fn)
+        capture = measure(packed, (self.ask.device,), None, store=store, farm=farm)
         return compare(lowered, capture, comparison_options(self.ask), **self.tools)
 
     def steps(self, packed: Bundle, lowered: LoweredProgram) -> tuple[StepComparison, ...]:

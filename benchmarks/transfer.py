@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from qnnsweep.conf.schema import DeviceConfig, SshConfig, TransportKind
 from qnnsweep.conf.units import MIB
-from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.adb import AdbTransport
+from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.ssh import SshTransport
 from qnnsweep.tasks.devices.transport import RunRequest, Transport

@@ -23,19 +23,16 @@ STATE_UPDATES = ("append", "ring", "shift", "replace")
 TOKENS_READ = ("greedy", "teacher_forced")
 """The tokens that a step of a language model can read: its own choice, or that of eager PyTorch."""
 
-Stage = Literal["export", "quantize", "lower", "bundle", "deploy", "execute", "collect", "measure", "compare"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
+STAGES = ("export", "quantize", "lower", "bundle", "measure", "compare")
 """All stages, in the order of the pipeline. A stage's module, function and task in `tasks` have the stage's name."""
-MEASURE_STEPS: tuple[Stage, ...] = ("deploy", "execute", "collect")
-"""The stages that `measure` runs on one device. The result of `measure` contains the results of these stages."""
-COMPILE_STAGES: tuple[Stage, ...] = ("export", "quantize", "lower")
+MEASURE_STEPS = ("deploy", "execute", "collect")
+"""What `measure` does on one device. The module and the function of a step in `tasks.devices` have the step's name."""
+COMPILE_STAGES = ("export", "quantize", "lower")
 """The stages whose worker processes count as toolchain calls. The workers of other stages only run operators again."""
-WORKER_STAGES: tuple[Stage, ...] = (*COMPILE_STAGES, "compare")
+WORKER_STAGES = (*COMPILE_STAGES, "compare")
 """The stages that run in worker processes. Each call waits for a core."""
-CACHED_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage not in MEASURE_STEPS)
-"""The stages whose results are stored under a cache key."""
-CELL_STAGES: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage != "measure")
-"""The stages that the progress display shows per cell. It shows the steps of `measure` instead of `measure` itself."""
+CELL_STAGES = tuple(step for stage in STAGES for step in (MEASURE_STEPS if stage == "measure" else (stage,)))
+"""What the progress display shows per cell: the stages, and the steps of `measure` instead of `measure` itself."""
 
 OperatorReference = Literal["exported", "quantized", "edge"]
 OPERATOR_REFERENCES: tuple[OperatorReference, ...] = get_args(OperatorReference)

@@ -20,13 +20,13 @@ from qnnsweep.flows.graph import (
     work_label,
 )
 from qnnsweep.flows.resources import Resources
-from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.atlas.list_cases import list_cases_task
+from qnnsweep.tasks.atlas.try_cases import not_tried, try_cases_task
+from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records import CaseOutcome, CaseOutcomes, OperatorCases
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.stage import configure_task, stored_result
 from qnnsweep.tasks.toolchain.source_digest import code_digest
-from qnnsweep.tasks.atlas.try_cases import not_tried, try_cases_task
 
 BATCH = 24
 """The largest number of cases of a task run."""

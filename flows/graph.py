@@ -1,12 +1,14 @@
 """The graph of one sweep: the stages whose results each stage uses, and the work that cells share."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 from prefect import Task
 from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
 from prefect.utilities.annotations import opaque
 
 from qnnsweep.conf.impossible import can_run_on
@@ -119,7 +121,7 @@ class Graph:
             workers.identity,
             self._run_id,
             farm=self._resources.farm_of(request),
-            step=lambda task: self._configure_task(task, request),
+            step=partial(self._measure_step, work_label("measure", request)),
         )
         comparison = self._submit(compare_task, request, lowered, capture, comparison_options(request), workers=workers)
         return {
@@ -204,8 +206,7 @@ class Graph:
         def on_change(state: str) -> None:
             # If the capture is reused, so are its steps deploy, execute and collect.
             for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (task.name,):
-                self._started_stages.add((name, label))
-                self._on_progress(name, label, "queued" if (state, name) in _QUEUED else state)
+                self._report(name, label, "queued" if (state, name) in _QUEUED else state)
 
         refresh = task.name == "measure" and request.reuse is not Reuse.capture
         return configure_task(
@@ -216,6 +217,23 @@ class Graph:
             refresh=refresh,
             inputs=inputs,
         )
+
+    @contextmanager
+    def _measure_step(self, label: str, name: str) -> Iterator[None]:
+        """Report a step of `measure` as a stage of its own, and in the log of the task run."""
+        self._report(name, label, "running")
+        try:
+            yield
+        except Exception as error:
+            self._report(name, label, "failed")
+            get_run_logger().error("%s failed: %s", name, error)
+            raise
+        self._report(name, label, "done")
+        get_run_logger().info("%s done", name)
+
+    def _report(self, name: str, label: str, state: str) -> None:
+        self._started_stages.add((name, label))
+        self._on_progress(name, label, state)
 
 
 def lowering_options(request: Request, backend_code: str = "") -> LoweringOptions:

@@ -2,22 +2,23 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SocConfig
-from qnnsweep.tasks.devices.collect import collect_task
-from qnnsweep.tasks.devices.deploy import deploy_task
+from qnnsweep.tasks.devices.collect import collect
+from qnnsweep.tasks.devices.deploy import deploy
+from qnnsweep.tasks.devices.execute import execute
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.errors import DeviceError
-from qnnsweep.tasks.devices.execute import execute_task
 from qnnsweep.tasks.records import Bundle, Capture, Toolchain
 from qnnsweep.tasks.records.methods import for_each_method
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 
-Step = Callable[[Any], Any]
+Step = Callable[[str], AbstractContextManager[object]]
+"""A function from the name of a step to the context in which the step runs."""
 
 
 def measure(
@@ -29,22 +30,25 @@ def measure(
     *,
     store: Store,
     farm: Farm,
-    step: Step,
+    step: Step = nullcontext,
 ) -> Capture:
     """Deploy, execute and collect on a free device of the SoC; repeat on another device when a device fails.
 
     `soc`: None for a program that does not depend on an SoC.
     `_toolchain`: the toolchain with which a local device runs its programs; used only for the cache key.
     `run_id`: written into the capture.
-    `step`: returns a stage's task with the name and the progress callbacks that it has in the sweep.
+    `step`: reports the start and the end of each of the three steps.
     Raises DeviceError when no device is left. RunnerFailed and EvidenceError of the three steps are passed on.
     """
     while True:
         with farm.lease(devices, soc) as device:
             try:
-                deployment = step(deploy_task)(bundle, device=device, store=store)
-                execution = step(execute_task)(deployment, device=device, store=store)
-                capture = step(collect_task)(execution, device=device, store=store)
+                with step("deploy"):
+                    deployment = deploy(bundle, device=device, store=store)
+                with step("execute"):
+                    execution = execute(deployment, device=device, store=store)
+                with step("collect"):
+                    capture = collect(execution, device=device, store=store)
                 return for_each_method(capture, lambda method: replace(method, measured_run=run_id))
             except DeviceError as error:
                 farm.quarantine(device.name, error)

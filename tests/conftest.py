@@ -93,14 +93,7 @@ def capture(request_8a8w: Request, resources: Resources, lowered: LoweredProgram
     from qnnsweep.tasks.measure import measure
 
     packed = bundle(lowered, request_8a8w.measure, store=resources.store)
-    return measure(
-        packed,
-        (request_8a8w.device,),
-        request_8a8w.soc,
-        store=resources.store,
-        farm=resources.farm,
-        step=lambda task: task.fn,
-    )
+    return measure(packed, (request_8a8w.device,), request_8a8w.soc, store=resources.store, farm=resources.farm)
 
 
 @pytest.fixture(scope="session")

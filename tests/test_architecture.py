@@ -21,7 +21,7 @@ import pytest
 from prefect import Task
 
 from qnnsweep.conf import models, schema, schemes, tolerances
-from qnnsweep.conf.names import STAGES
+from qnnsweep.conf.names import MEASURE_STEPS, STAGES
 from qnnsweep.tasks import records
 from qnnsweep.tasks.records import Blob, options
 
@@ -31,7 +31,10 @@ RECORDS = [
 ]
 OPTIONS = [kind for kind in vars(options).values() if isinstance(kind, type) and kind.__module__ == options.__name__]
 CONFIGURATION = tuple(module.__name__ for module in (models, schema, schemes, tolerances))
+STAGES_OF_AN_ATLAS = ["atlas.list_cases", "atlas.try_cases"]
+MODULES = [*STAGES, *STAGES_OF_AN_ATLAS, *(f"devices.{step}" for step in MEASURE_STEPS)]
 LARGEST_FILE = 400
+MOST_ENTRIES_OF_TASKS = 24
 
 
 def parts(kind: Any) -> Iterator[Any]:
@@ -54,9 +57,9 @@ def is_key_input(kind: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_a_stage_is_a_function_of_values_that_returns_one_record(name: str) -> None:
-    function = getattr(importlib.import_module(f"tasks.{name}"), name)
+@pytest.mark.parametrize("path", MODULES)
+def test_a_stage_is_a_function_of_values_that_returns_one_record(path: str) -> None:
+    function = getattr(importlib.import_module(f"qnnsweep.tasks.{path}"), path.rpartition(".")[2])
     hints = get_type_hints(function)
     for parameter in inspect.signature(function).parameters.values():
         without_digest = {kind for kind in parts(hints[parameter.name]) if not is_key_input(kind)}
@@ -74,13 +77,13 @@ def test_the_options_of_a_stage_are_key_inputs(kind: type) -> None:
         assert all(is_key_input(part) for part in parts(hint)), f"{kind.__name__}.{field}"
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_module_function_and_task_of_a_stage_share_one_name_and_the_task_is_the_last_line(name: str) -> None:
-    module = importlib.import_module(f"tasks.{name}")
+@pytest.mark.parametrize("path", [*STAGES, *STAGES_OF_AN_ATLAS])
+def test_module_function_and_task_of_a_stage_share_one_name_and_the_task_is_the_last_line(path: str) -> None:
+    module, name = importlib.import_module(f"qnnsweep.tasks.{path}"), path.rpartition(".")[2]
     task = getattr(module, f"{name}_task")
     assert isinstance(task, Task)
     assert (task.name, task.fn) == (name, getattr(module, name))
-    last = (ROOT / "tasks" / f"{name}.py").read_text().splitlines()[-1]
+    last = Path(str(module.__file__)).read_text().splitlines()[-1]
     assert last.startswith(f"{name}_task = stage({name}, version=")
 
 
@@ -148,6 +151,11 @@ def test_no_file_is_longer_than_the_limit() -> None:
         for file in sources("conf", "flows", "tasks", "tests")
     }
     assert {name: lines for name, lines in lengths.items() if lines > LARGEST_FILE} == {}
+
+
+def test_the_folder_of_the_tasks_has_a_short_listing() -> None:
+    entries = {file.relative_to(ROOT / "tasks").parts[0] for file in sources("tasks")} - {"__init__.py"}
+    assert len(entries) <= MOST_ENTRIES_OF_TASKS, sorted(entries)
 
 
 def test_no_module_has_a_name_without_meaning() -> None:

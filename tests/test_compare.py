@@ -183,7 +183,7 @@ def test_final_outputs_are_compared_without_a_debug_program(
     packed = bundle(plain, MeasureConfig(iterations=2, warm_up=1), store=resources.store)
     assert [launch.name for launch in packed.launches] == ["shipping"]
     device = DeviceConfig(name="fresh", work_folder=str(tmp_path / "device"))
-    back = measure(packed, (device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
+    back = measure(packed, (device,), None, store=resources.store, farm=resources.farm)
     assert (back.outputs_debug, back.etdump_debug, back.debug_buffer) == (None, None, None)
     assert back.outputs == capture.outputs  # bit-equal in the simulator, however often it ran before
     comparison = compared(resources, plain, back)

@@ -1,4 +1,4 @@
-"""The stages bundle, deploy, execute and collect on the local device, with right and wrong files."""
+"""The stages bundle and measure, and the three steps of measure, on the local device, with right and wrong files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.devices.collect import collect
 from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.device import Device
-from qnnsweep.tasks.errors import EvidenceError, RunnerFailed
 from qnnsweep.tasks.devices.execute import execute
+from qnnsweep.tasks.errors import EvidenceError, RunnerFailed
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.records import Bundle, LoweredProgram
 
@@ -169,9 +169,7 @@ def test_a_debug_buffer_that_is_too_small_aborts_the_runner_with_that_message(
 ) -> None:
     starved = bundle(lowered, MeasureConfig(operator_samples=2, debug_buffer_bytes=1), store=resources.store)
     with pytest.raises(RunnerFailed) as failed:
-        measure(
-            starved, (fresh(tmp_path),), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-        )
+        measure(starved, (fresh(tmp_path),), None, store=resources.store, farm=resources.farm)
     first, *words = str(failed.value).splitlines()
     assert first == f"the debug program ended with SIGABRT on {tmp_path.name}"
     assert "Ran out of space to store intermediate outputs" in "\n".join(words)
@@ -189,7 +187,7 @@ def test_a_runner_that_hangs_on_a_responsive_device_is_killed_and_is_at_fault(
     hanging = with_runner(packed, resources, "import time; print('so far', flush=True); time.sleep(600)")
     config = replace(fresh(tmp_path), deadline_s=4)
     with pytest.raises(RunnerFailed, match=r"^the shipping program did not end within 4 s on ") as failed:
-        measure(hanging, (config,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn)
+        measure(hanging, (config,), None, store=resources.store, farm=resources.farm)
     assert failed.value.command.exit_code == -9
     log = resources.store.find(failed.value.log)
     assert log is not None

@@ -61,7 +61,6 @@ class StageHarness:
         self,
         *key_inputs: Any,
         version: int = 1,
-        cached: bool = True,
         name: str = "example",
         toolchain: Toolchain = TOOLCHAIN,
         resources: str = "",
@@ -77,7 +76,7 @@ class StageHarness:
             self.ran.append(str(task_run.name))
             return make(store)
 
-        stage_task = stage(example, version=version, cached=cached, key_inputs=reads, accepts=accepts)
+        stage_task = stage(example, version=version, key_inputs=reads, accepts=accepts)
         task = configure_task(stage_task, name, store=new_store, on_change=self.states.append, refresh=refresh)
 
         @flow
@@ -182,13 +181,6 @@ def test_a_result_is_a_parquet_file_of_the_record_named_after_stage_and_key(
     assert (stem, len(key), file.suffix) == ("example", 64, ".parquet")
     assert [path.name for path in (store.root / "results" / "keys").iterdir()] == [file.name]
     assert list(store.partial.iterdir()) == []
-
-
-def test_a_stage_that_is_not_cached_leaves_nothing_and_runs_every_time(harness: StageHarness, store: Store) -> None:
-    harness.run("input", cached=False)
-    harness.run("input", cached=False)
-    assert harness.states == COMPUTED + COMPUTED
-    assert not (store.root / "results").exists()
 
 
 def harm_cut(file: Path) -> None:
@@ -313,7 +305,7 @@ def test_a_result_that_cannot_be_stored_is_used_nevertheless(harness: StageHarne
 def test_a_task_run_has_the_given_name_whatever_its_characters(harness: StageHarness) -> None:
     names = ["export digits_cnn", "lower {model} · {0} }{", "名前 %s $(x)"]
     for name in names:
-        harness.run("input", name=name, cached=False)
+        harness.run(name, name=name)
     assert harness.ran == names
 
 

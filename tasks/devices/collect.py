@@ -1,4 +1,4 @@
-"""The stage collect: Execution -> Capture. Files are checked on arrival."""
+"""The step collect of a measurement: Execution -> Capture. Files are checked on arrival."""
 
 import hashlib
 import math
@@ -18,7 +18,6 @@ from qnnsweep.tasks.errors import DeviceError, EvidenceError
 from qnnsweep.tasks.records import Blob, Capture, Execution, LaunchedMethod, LaunchResult
 from qnnsweep.tasks.records.keys import METHOD, tensor_key
 from qnnsweep.tasks.records.methods import of_methods
-from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 
 _MOST_FLATBUFFER_BYTES = 2**31
@@ -182,6 +181,3 @@ def _confirm_size(size: int, execution: Execution, index: int) -> None:
         raise EvidenceError(
             f"output {index} ({spec.name}) has {size} bytes; {spec.dtype}{list(spec.shape)} has {expected}"
         )
-
-
-collect_task = stage(collect, version=1, cached=False)

@@ -1,4 +1,7 @@
-"""The stage deploy: Bundle + device -> Deployment. Only blobs that the device does not have are sent."""
+"""The step deploy of a measurement: Bundle + device -> Deployment.
+
+Only blobs that the device does not have are sent.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +12,6 @@ from qnnsweep.tasks.devices.runner_cli import native_folder
 from qnnsweep.tasks.devices.transport import batches, require_success
 from qnnsweep.tasks.errors import DeviceError
 from qnnsweep.tasks.records import Blob, Bundle, Deployment
-from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 
 
@@ -77,6 +79,3 @@ def _link_native_runner(files: Mapping[str, Blob], device: Device) -> None:
 
 def _run(device: Device, argv: list[str], *, folder: str | None = None) -> None:
     require_success(device.run(argv, folder=folder), f"{device.name}: {argv[0]} failed")
-
-
-deploy_task = stage(deploy, version=1, cached=False)

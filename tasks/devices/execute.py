@@ -1,4 +1,7 @@
-"""The stage execute: Deployment -> Execution. Each launch has its own process, so a crash affects only one launch."""
+"""The step execute of a measurement: Deployment -> Execution.
+
+Each launch has its own process, so a crash affects only one launch.
+"""
 
 import signal
 from collections.abc import Mapping
@@ -19,7 +22,6 @@ from qnnsweep.tasks.devices.transport import RunRequest, require_success
 from qnnsweep.tasks.devices.triage import missing_operators, of_runner
 from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
 from qnnsweep.tasks.records import Command, Deployment, Execution, Launch, LaunchResult
-from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 
 _RESPONSE_S = 20.0
@@ -95,6 +97,3 @@ def _is_responsive(device: Device) -> bool:
         return device.transport.run(RunRequest(["true"], deadline_s=_RESPONSE_S)).exit_code == 0
     except DeviceError:
         return False
-
-
-execute_task = stage(execute, version=1, cached=False)

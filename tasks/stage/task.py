@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from prefect import Task
-from prefect.cache_policies import NO_CACHE, CachePolicy
+from prefect.cache_policies import CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.states import Cancelled
@@ -39,7 +39,6 @@ def stage(
     function: Callable[P, R],
     *,
     version: int,
-    cached: bool = True,
     key_inputs: Callable[..., object] | None = None,
     accepts: Accepts | None = None,
 ) -> Task[P, R]:
@@ -55,11 +54,9 @@ def stage(
         fn=function,
         name=name,
         version=str(version),
-        persist_result=cached,
-        cache_policy=_RecordKey(stage=name, version=version, key_inputs=key_inputs, accepts=accepts)
-        if cached
-        else NO_CACHE,
-        result_serializer=RecordSerializer() if cached else None,
+        persist_result=True,
+        cache_policy=_RecordKey(stage=name, version=version, key_inputs=key_inputs, accepts=accepts),
+        result_serializer=RecordSerializer(),
     )
 
 
@@ -107,11 +104,11 @@ def configure_task(
     configured.on_failure_hooks = [on_failure]
     if refresh:
         configured.refresh_cache = True
-    if isinstance(task.cache_policy, _RecordKey):
-        keys, records = storage_blocks(store, task.cache_policy.accepts)
-        configured.cache_policy = task.cache_policy.configure(key_storage=keys)
-        # Assigned here, because Task's constructor accepts only a block that a server has registered.
-        configured.result_storage = records
+    policy = _policy_of(task)
+    keys, records = storage_blocks(store, policy.accepts)
+    configured.cache_policy = policy.configure(key_storage=keys)
+    # Assigned here, because Task's constructor accepts only a block that a server has registered.
+    configured.result_storage = records
     return configured
 
 
@@ -124,16 +121,19 @@ def is_reused(state: State) -> bool:
 
 
 def result_name(state: State) -> str | None:
-    """Return the name, in `RECORDS`, of the result that a task run reused or computed; None for an uncached result."""
+    """Return the name, in `RECORDS`, of the result that a task run reused or computed; None if it did neither."""
     key = getattr(getattr(state.data, "metadata", None), "storage_key", None)
     return None if key is None else Path(key).name  # in stores of earlier versions, a key is an absolute path
 
 
 def stored_result(task: Task[..., R], toolchain: Toolchain | None, *values: Any, store: Store) -> R | None:
     """Return the cached result of a stage for these positional arguments; None if there is none that can be used."""
-    policy = task.cache_policy
-    assert isinstance(policy, _RecordKey), "only the results of cached stages are stored"
+    policy = _policy_of(task)
     return cast("R | None", read_result(store, policy.result_name(values, toolchain), policy.accepts))
+
+
+def _policy_of(task: Task[..., Any]) -> "_RecordKey":
+    return cast("_RecordKey", task.cache_policy)
 
 
 # Prefect logs four lines per task about hooks. They would hide the other messages.

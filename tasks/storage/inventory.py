@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from qnnsweep.conf.names import CACHED_STAGES
+from qnnsweep.conf.names import STAGES
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.codec import decode
@@ -108,7 +108,7 @@ def _stages(store: Store) -> tuple[StageUsage, ...]:
     referenced[OTHERS] = set(sizes)
     earlier: set[str] = set()
     usages: list[StageUsage] = []
-    for stage in (*CACHED_STAGES, OTHERS):
+    for stage in (*STAGES, OTHERS):
         first, shared = referenced[stage] - earlier, referenced[stage] & earlier
         times = [time for time, _ in written[stage]]
         usages.append(

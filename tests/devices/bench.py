@@ -100,7 +100,7 @@ class Bench:
         return Bundle(runner=runner, blobs=(runner, program, inputs, *weight), launches=(launch,), outputs=(OUTPUT,))
 
     def measure(self, bundle: Bundle, *devices: DeviceConfig, soc: SocConfig | None = None) -> Capture:
-        return measure(bundle, devices, soc, store=self.store, farm=self.farm, step=lambda task: task.fn)
+        return measure(bundle, devices, soc, store=self.store, farm=self.farm)
 
 
 @contextmanager

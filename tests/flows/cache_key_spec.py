@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from qnnsweep.conf.models import MethodConfig, StateConfig
-from qnnsweep.conf.names import CACHED_STAGES as STAGES
+from qnnsweep.conf.names import STAGES
 from qnnsweep.conf.schema import DeviceConfig, FloorConfig, PerformanceMode, Reuse, RunnerKind
 from qnnsweep.conf.schemes import OverridePrecision, Precision
 from qnnsweep.conf.tolerances import OperatorTolerance

@@ -110,6 +110,6 @@ def steps_of(
 ) -> tuple[StepComparison, ...]:
     """Run a bundle, and compare its steps."""
     store = resources.store
-    capture = measure(packed, (request.device,), None, store=store, farm=resources.farm, step=lambda task: task.fn)
+    capture = measure(packed, (request.device,), None, store=store, farm=resources.farm)
     options = comparison_options(request)
     return compare(lowered, capture, options, store=store, workers=resources.workers).steps

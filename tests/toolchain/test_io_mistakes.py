@@ -71,9 +71,7 @@ def probed(resources: Resources) -> Probed:
 
     def run(lowered: LoweredProgram, program: LoweredProgram) -> tuple[IoCheck, ...]:
         bundled = bundle(replace(lowered, program=program.program), ask.measure, store=resources.store)
-        capture = measure(
-            bundled, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-        )
+        capture = measure(bundled, (ask.device,), None, store=resources.store, farm=resources.farm)
         model = lowered.quantized.exported
         eager, mistaken, device = (
             tensors(resources.store.read(blob))

@@ -44,9 +44,7 @@ def moving(resources: Resources) -> LoweredProgram:
 @pytest.fixture(scope="module")
 def comparison(moving: LoweredProgram, resources: Resources) -> Comparison:
     programs = bundle(moving, ASK.measure, store=resources.store)
-    capture = measure(
-        programs, (ASK.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-    )
+    capture = measure(programs, (ASK.device,), None, store=resources.store, farm=resources.farm)
     options = ComparisonOptions(classifier=False, tolerances=ASK.tolerance.operators)
     return compare(moving, capture, options, store=resources.store, workers=resources.workers)
 

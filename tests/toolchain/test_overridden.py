@@ -62,9 +62,7 @@ def measured(base: LoweredProgram, resources: Resources, overrides: str) -> Meas
     quantized = quantize(base.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     lowered = lower(quantized, ask.soc, lowering_options(ask), **tools)
     programs = bundle(lowered, ask.measure, store=resources.store)
-    capture = measure(
-        programs, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-    )
+    capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
     options = ComparisonOptions(classifier=True, tolerances=ask.tolerance.operators)
     return Measured(ask.scheme, lowered, compare(lowered, capture, options, **tools))
 

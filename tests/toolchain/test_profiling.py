@@ -41,9 +41,7 @@ def events(request_8a8w: Request, resources: Resources, profiling: LoweredProgra
     """What its shipping and its profile program logged."""
     bundled = bundle(profiling, MeasureConfig(iterations=2, warm_up=1, profile_level=3), store=resources.store)
     assert [launch.name for launch in bundled.launches] == ["shipping", "profile"]
-    capture = measure(
-        bundled, (request_8a8w.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-    )
+    capture = measure(bundled, (request_8a8w.device,), None, store=resources.store, farm=resources.farm)
     return profiled_events(profiling, capture, store=resources.store)
 
 
@@ -112,9 +110,7 @@ def test_the_shipping_program_logs_nothing_from_inside_its_delegate(
     request_8a8w: Request, resources: Resources, profiling: LoweredProgram
 ) -> None:
     bundled = bundle(profiling, MeasureConfig(), store=resources.store)
-    capture = measure(
-        bundled, (request_8a8w.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-    )
+    capture = measure(bundled, (request_8a8w.device,), None, store=resources.store, farm=resources.farm)
     assert {event.delegate_identifier for event in read_etdump(resources.store.read(capture.etdump)).events} == {None}
     assert capture.etdump_profile is not None
     assert capture.outputs_profile == capture.outputs
@@ -133,7 +129,7 @@ def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
     assert program.profile.unavailable == "this backend has no log of times that can be switched on"
     capture = measure(
         bundle(program, MeasureConfig(), store=resources.store), (ask.device,), None, store=resources.store,
-        farm=resources.farm, step=lambda task: task.fn,
+        farm=resources.farm,
     )  # fmt: skip
     profile = profiled_events(program, capture, store=resources.store)
     assert {event.program for event in profile} == {"shipping"}

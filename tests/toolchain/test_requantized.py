@@ -58,9 +58,7 @@ def measured(resources: Resources) -> Measured:
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     lowered = lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=2), **tools)
     programs = bundle(lowered, ask.measure, store=resources.store)
-    capture = measure(
-        programs, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-    )
+    capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
     return Measured(ask, lowered, capture)
 
 

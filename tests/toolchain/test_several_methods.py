@@ -74,9 +74,7 @@ def cell(request: pytest.FixtureRequest, exported: ExportedModel, resources: Res
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **options)
     lowered = lower(quantized, ask.soc, lowering_options(ask), **options)
     packed = bundle(lowered, ask.measure, store=resources.store)
-    capture = measure(
-        packed, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-    )
+    capture = measure(packed, (ask.device,), None, store=resources.store, farm=resources.farm)
     return CellResult(
         request=ask,
         exported=exported,

@@ -47,9 +47,7 @@ def lowered(ask: Request, resources: Resources) -> LoweredProgram:
 @pytest.fixture(scope="module")
 def comparison(ask: Request, lowered: LoweredProgram, resources: Resources) -> Comparison:
     programs = bundle(lowered, ask.measure, store=resources.store)
-    capture = measure(
-        programs, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-    )
+    capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
     options = ComparisonOptions(classifier=False, tolerances=ask.tolerance.operators)
     return compare(lowered, capture, options, store=resources.store, workers=resources.workers)
 

@@ -38,9 +38,7 @@ def measured(resources: Resources) -> tuple[LoweredProgram, Comparison]:
     quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
     lowered = lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
     programs = bundle(lowered, ask.measure, store=resources.store)
-    capture = measure(
-        programs, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-    )
+    capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
     options = ComparisonOptions(classifier=False, tolerances=ask.tolerance.operators)
     return lowered, compare(lowered, capture, options, **tools)
 

@@ -109,9 +109,7 @@ def lowered_of(ask: Request, resources: Resources) -> LoweredProgram:
 def measured(ask: Request, lowered: LoweredProgram, packed: Bundle, resources: Resources) -> CellResult:
     """Run a bundle, and compare what it returned."""
     tools: dict[str, Any] = {"store": resources.store, "workers": resources.workers}
-    capture = measure(
-        packed, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-    )
+    capture = measure(packed, (ask.device,), None, store=resources.store, farm=resources.farm)
     return CellResult(
         request=ask,
         exported=lowered.quantized.exported,

@@ -34,9 +34,7 @@ def measured(
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     program = lower(quantized, None, lowering_options(ask), **tools)
     programs = bundle(program, ask.measure, store=resources.store)
-    capture = measure(
-        programs, (ask.device,), None, store=resources.store, farm=resources.farm, step=lambda task: task.fn
-    )
+    capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
     options = ComparisonOptions(classifier=True, tolerances=ask.tolerance.operators)
     return program, compare(program, capture, options, **tools)
 
