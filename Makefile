@@ -1,4 +1,5 @@
-# make run: from nothing to a real sweep.   make test: the tests.   make check: all that CI asks.
+# make run: from nothing to a real sweep.   make check: the linters.   make test: the tests that do not take minutes.
+# make test-all: all tests, which CI runs.
 # make docs: docs/tables.md and what else the row classes define.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -7,13 +8,18 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --use-pep517
 HASHED := $(PIP) --require-hashes
 
-.PHONY: run test check docs install clean
+.PHONY: run test test-all check docs install clean
 .DELETE_ON_ERROR:
 
 run: .venv/installed
 	$(BIN)/qnnsweep run experiment=quickstart
 
+# The first tier.
 test: .venv/installed-dev
+	$(BIN)/pytest -m "not slow"
+
+# Both tiers. CI_NIGHT=1 draws more examples, and others each time, in the tests that draw examples.
+test-all: .venv/installed-dev
 	$(BIN)/pytest
 
 check: .venv/installed-dev

@@ -76,7 +76,7 @@ def test_an_experiment_that_sets_keys_or_needs_hydra(options: Path, experiment: 
     assert_both_agree([f"experiment={experiment}"], (options,))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_any_sweep_of_options_and_values(options: Path, data: st.DataObject) -> None:
     axes = data.draw(st.lists(st.sampled_from(AXES), min_size=1, max_size=3, unique=True))

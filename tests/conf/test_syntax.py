@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qnnsweep.conf.errors import RequestError
@@ -73,7 +73,6 @@ def test_the_message_says_what_is_wrong_at_which_character_and_what_to_write(ove
     assert explanation(override) == line
 
 
-@settings(deadline=None, max_examples=200)
 @given(value=st.text("a,()[]{}'\"=:; *\\\n", max_size=12), function=st.sampled_from(["", "glob", "choice"]))
 def test_no_message_is_that_of_hydras_parser(value: str, function: str) -> None:
     message = ""

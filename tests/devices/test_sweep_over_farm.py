@@ -19,7 +19,7 @@ from tests.devices.loopback import Adbd, AdbServer, Sshd, running, write_farm
 from tests.flows.sweep_outputs import read_table, result_of
 from tests.program import Program
 
-pytestmark = [pytest.mark.toolchain, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain, pytest.mark.timeout(2400)]
 
 SECRET = "correct-horse-battery-staple"
 DIGITS = ("model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=32", "limits.parallel=2")

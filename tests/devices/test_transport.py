@@ -210,7 +210,7 @@ def test_a_command_that_a_signal_ends_returns_its_number(transport_case: Transpo
     assert transport_case.run(python(code)).exit_code == -number
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=st.lists(st.sampled_from(HOSTILE) | words, min_size=1, max_size=8))
 def test_every_argument_arrives_unchanged(transport_case: TransportCase, arguments: list[str]) -> None:
     result = transport_case.run(python(SAY_ARGUMENTS, *arguments))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.program import Program
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "inspector.md"
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", DOCUMENT.read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -13,7 +13,7 @@ import pytest
 from tests.flows.kill_and_rerun import VICTIMS, Tables, kill_and_rerun, run_undisturbed
 from tests.program import Program
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 COMMAND = ["run", "--json", "model=digits_cnn", "scheme=8a8w", "soc=SM8650", "model.calibration.count=32"]
 

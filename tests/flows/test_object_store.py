@@ -18,7 +18,7 @@ from tests.flows.test_sweep import DIGITS
 from tests.object_store import KEY_ID, SECRET, ObjectStore, serve_object_store
 from tests.program import Program, new_program, with_server
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 NIGHTS = "s3://sweeps/nights"
 RUN = ("run", "--json", *DIGITS, "scheme=8a8w", "soc=SM8350", f"artifacts={NIGHTS}")

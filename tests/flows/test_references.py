@@ -14,7 +14,7 @@ from qnnsweep.flows.graph import other_references
 from tests.flows.sweep_outputs import passed_result_of
 from tests.program import Program
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 DIGITS = (
     *("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2"),

@@ -70,6 +70,7 @@ def undamaged_db(program: Program, artifacts: Path) -> float:
     return result["after_snr_db"]
 
 
+@pytest.mark.slow
 def test_damage_is_named_undone_and_certified_and_a_killed_repair_continues(
     program: Program, artifacts: Path, undamaged_db: float
 ) -> None:

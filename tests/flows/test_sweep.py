@@ -317,6 +317,7 @@ def test_a_past_run_is_reported_again_byte_for_byte(
     assert page.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_sweep_within_seconds_with_a_message_and_leaves_no_process(
     program: Program, artifacts: Path
 ) -> None:
@@ -333,6 +334,7 @@ def test_ctrl_c_ends_a_sweep_within_seconds_with_a_message_and_leaves_no_process
     assert_gone(processes, within_s=5)
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_sweep_at_once_although_its_workers_are_suspended_and_leaves_no_process(
     program: Program, artifacts: Path
 ) -> None:
@@ -352,6 +354,7 @@ def test_sigterm_ends_a_sweep_at_once_although_its_workers_are_suspended_and_lea
         assert_gone(processes, within_s=30)
 
 
+@pytest.mark.slow
 def test_after_sigkill_the_same_command_completes_and_no_file_is_incomplete(program: Program, artifacts: Path) -> None:
     command = ["run", "--json", *DIGITS, "scheme=16a8w", "soc=SM8550", f"artifacts={artifacts}"]
     with program.start(*command) as process:

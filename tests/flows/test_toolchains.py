@@ -21,7 +21,7 @@ from tests.program import Program
 from tests.toolchain.prepared.conftest import WHEELS
 from tests.toolchain.prepared.conftest import user_sdk as user_sdk
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 OVERRIDES = ("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "measure.operator_samples=1")
 RELEASE = "2.51"

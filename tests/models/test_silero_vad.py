@@ -27,6 +27,8 @@ from qnnsweep.tasks.records import Bundle, LoweredProgram, StepComparison
 if TYPE_CHECKING:
     from qnnsweep.flows.resources import Resources
 
+pytestmark = pytest.mark.slow
+
 
 def probabilities(steps: int) -> Iterator[float]:
     model = silero_vad()

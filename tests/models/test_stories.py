@@ -14,6 +14,8 @@ from qnnsweep.tasks.models.stories import static_llama, story
 from qnnsweep.tasks.toolchain.runner import steps_of
 from qnnsweep.tasks.toolchain.tensors import flat_outputs
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).parents[1] / "data" / "llm"
 WEIGHTS, TOKENIZER = DATA / "stories260K.bin", DATA / "tok512.bin"
 

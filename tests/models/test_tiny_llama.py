@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from qnnsweep.conf.load import load
 from qnnsweep.tasks.models.llama import Llama, LlamaSizes, causal_mask
 from qnnsweep.tasks.models.tiny_llama import CONTEXT, PROMPT, SORTED, prompts, tiny_llama
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_model_sorts_nearly_all_prompts_it_has_not_seen_and_the_training_is_reproducible() -> None:

@@ -19,6 +19,8 @@ from qnnsweep.tasks.models.whisper import Whisper
 from qnnsweep.tasks.models.whisper_tiny_en import END, spoken, whisper_tiny_en
 from qnnsweep.tasks.toolchain.sequences import driven_samples
 
+pytestmark = pytest.mark.slow
+
 
 def configured() -> ModelConfig:
     return load(["model=whisper_tiny_en"]).cells[0].request.model

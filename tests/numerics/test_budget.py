@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qnnsweep.tasks.numerics.budget import PROJECTIONS, Effect, OutputBudget
@@ -354,7 +354,6 @@ def networks(draw: st.DrawFn) -> Program:
 
 
 @given(networks().filter(Program.fits), st.data())
-@settings(max_examples=100)
 def test_the_totals_of_every_output_add_up_to_one(program: Program, data: st.DataObject) -> None:
     x = np.asarray(program.run()[0])
     errors: dict[int, dict[Cause, Array]] = {

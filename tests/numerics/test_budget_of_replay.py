@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qnnsweep.tasks.numerics.budget import OutputBudget
@@ -65,7 +65,6 @@ def explained(program: Program, captured: Any) -> list[dict[Cause, float]]:
 
 
 @given(linear_networks(), st.data())
-@settings(max_examples=100)
 def test_the_errors_of_a_replay_explain_the_outputs_of_a_linear_program(
     program_and_device: tuple[Program, Device], data: st.DataObject
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
@@ -47,7 +47,6 @@ def fitted(program: Program, scheme: str) -> Device:
 
 
 @given(networks().filter(Program.fits), st.sampled_from([*BITS]))
-@settings(max_examples=60)
 def test_a_right_device_is_not_blamed(program: Program, scheme: str) -> None:
     rows = judged(program, fitted(program, scheme).capture(program), scheme)
     assert not BLAMED & {*verdicts(rows).values()}
@@ -68,7 +67,6 @@ DAMAGES: dict[str, Callable[[Array, int], Array]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @given(networks().filter(Program.fits), st.sampled_from([*BITS]), st.data())
-@settings(max_examples=40)
 def test_no_operator_but_the_wrong_one_is_blamed(
     damage: str, program: Program, scheme: str, data: st.DataObject
 ) -> None:

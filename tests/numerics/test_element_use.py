@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -261,7 +261,6 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 @given(programs().filter(Program.fits), TWO, TWO)
-@settings(max_examples=150)
 def test_unused_elements_change_no_final_output(program: Program, actual: Array, expected: Array) -> None:
     used_mask = used_elements(program, actual, expected)[0]
     corrected = actual if used_mask is None else np.where(used_mask, actual, expected)

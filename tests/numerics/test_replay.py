@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -62,7 +62,6 @@ NETWORKS = networks().filter(lambda program_and_device: program_and_device[0].fi
 
 
 @given(NETWORKS)
-@settings(max_examples=100)
 def test_a_device_that_computes_right_introduces_no_error(program_and_device: tuple[Program, Device]) -> None:
     program, device = program_and_device
     replayed = replay(program, device.capture(program), any_error)
@@ -74,7 +73,6 @@ def test_a_device_that_computes_right_introduces_no_error(program_and_device: tu
 
 
 @given(NETWORKS, st.data())
-@settings(max_examples=150)
 def test_one_damaged_operator_introduces_the_error_and_no_other_does(
     program_and_device: tuple[Program, Device], data: st.DataObject
 ) -> None:
@@ -102,7 +100,6 @@ def test_one_damaged_operator_introduces_the_error_and_no_other_does(
 
 
 @given(NETWORKS, st.data())
-@settings(max_examples=100)
 def test_the_errors_that_arise_at_an_operator_add_up_to_its_value_minus_the_right_result(
     program_and_device: tuple[Program, Device], data: st.DataObject
 ) -> None:
@@ -124,7 +121,6 @@ def test_the_errors_that_arise_at_an_operator_add_up_to_its_value_minus_the_righ
 
 
 @given(NETWORKS)
-@settings(max_examples=100)
 def test_the_inherited_error_is_that_of_the_right_result_for_the_devices_own_inputs(
     program_and_device: tuple[Program, Device],
 ) -> None:

@@ -12,7 +12,7 @@ from qnnsweep.tasks.report.atlas import render_atlas
 from tests.report.test_atlas import ROWS
 from tests.sample_tables import RUN
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 
 def test_cases_are_filtered_by_text_and_by_state(page: Page, tmp_path: Path) -> None:

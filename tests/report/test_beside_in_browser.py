@@ -12,7 +12,7 @@ from qnnsweep.tasks.report.differences import CellDifferences, render_difference
 from qnnsweep.tasks.report.run_index import render_index
 from tests.sample_tables import RUN, nightly, table
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 REGRESSED = {"what": "final_snr_db", "before": "30 dB", "after": "20 dB", "limit": "1 dB", "verdict": "regressed"}
 STEADY = {"what": "pte_bytes", "before": "1,000 B", "after": "1,001 B", "limit": "10 B", "verdict": "steady"}

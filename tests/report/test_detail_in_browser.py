@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from qnnsweep.tasks.report.page import render
 from tests.sample_tables import LOGS, RUN, nightly, sweep
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 WORST = "cell-6/operator-21"
 

@@ -11,7 +11,7 @@ from qnnsweep.tasks.records.vocabulary import CAUSES, VERDICTS
 from qnnsweep.tasks.report.page import render
 from tests.sample_tables import LOGS, RUN, nightly, sweep
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 
 def test_the_pointer_selects_the_nearest_mark_and_not_the_nearest_column(page: Page, sample_report: str) -> None:

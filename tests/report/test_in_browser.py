@@ -14,7 +14,7 @@ from qnnsweep.tasks.records.vocabulary import CAUSES
 from qnnsweep.tasks.report.glossary import MEASURES
 from tests.sample_tables import CHANGED, NIGHTS, nightly
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 
 def fragment(page: Page) -> str:

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from qnnsweep.tasks.report.page import render
 from tests.sample_tables import LOG, RUN, cell, measured, sweep, trends
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 
 def test_a_page_of_500_cells_with_300_operators_has_less_than_10_mb_and_answers_in_3_s(

@@ -43,7 +43,7 @@ def test_no_single_flipped_bit_is_read(store: Store) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_damage_is_selected(store: Store, data: st.DataObject) -> None:
     path = write(store, FIRST, "trends", [ROW])
     whole = path.read_bytes()

@@ -95,7 +95,7 @@ def test_a_literal_is_checked_when_it_is_written_and_when_it_is_read(monkeypatch
 
 @pytest.mark.parametrize("kind", RECORDS, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_record_is_decoded_exactly_and_always_gives_the_same_bytes(kind: type, data: st.DataObject) -> None:
     record = data.draw(any_of(kind))
     encoded = encode(record)
@@ -230,7 +230,7 @@ def test_bytes_that_are_no_parquet_are_refused(data: bytes) -> None:
 
 
 @given(any_of(LoweredProgram), st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_a_damaged_byte_or_a_lost_end_never_gives_another_record(record: LoweredProgram, data: st.DataObject) -> None:
     encoded = encode(record)
     for _ in range(20):

@@ -76,7 +76,7 @@ def test_a_whole_store_has_no_damage(store: Store) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_flipped_bit_of_a_blob_a_result_or_a_table_is_reported(store: Store, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([blob_name(store), RECORD, TABLE]))
     whole = (store.root / name).read_bytes()

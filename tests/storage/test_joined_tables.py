@@ -20,7 +20,6 @@ from tests.storage.test_tables import FIRST, row, rows_of
 @given(data=st.data())
 @settings(
     max_examples=10,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_the_rows_of_all_parts_are_joined_in_order_and_unchanged(store: Store, table: str, data: st.DataObject) -> None:

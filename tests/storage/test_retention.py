@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
@@ -77,7 +77,6 @@ def results(store: Store) -> set[str]:
     return records
 
 
-@settings(max_examples=40)
 @given(
     run_numbers=st.lists(st.sets(st.integers(0, 9)), min_size=1, max_size=4),
     named=st.sets(st.integers(0, 3)),

@@ -35,7 +35,7 @@ def damage(path: Path, data: bytes) -> None:
 
 
 @given(data=st.binary())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_blob_is_read_back_by_its_sha256(store: Store, data: bytes) -> None:
     blob = store.put_bytes(data)
     assert blob == blob_of(data)

@@ -67,7 +67,6 @@ def test_the_tables_are_frozen() -> None:
 @given(data=st.data())
 @settings(
     max_examples=10,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 def test_rows_are_stored_exactly_and_in_order(store: Store, table: str, data: st.DataObject) -> None:

@@ -173,6 +173,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fault_kinds.Benc
         yield faults.prepare(tmp_path_factory.mktemp("faults"), KINDS, stack)()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_sweep_survives_a_fault(number: int, bench: fault_kinds.Bench) -> None:
     survived = faults.run_fault(bench, number, KINDS)

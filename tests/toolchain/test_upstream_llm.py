@@ -15,7 +15,7 @@ from qnnsweep.tasks.models.stories import PROMPT
 if TYPE_CHECKING:
     from tests.toolchain.conftest import StartRunner
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 PROGRAM = Path(__file__).parents[1] / "data" / "llm" / "stories260k_hybrid_llama_qnn.pte"
 CONTEXT, LAYERS, STEPS = 128, 5, 12

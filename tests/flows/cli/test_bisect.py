@@ -18,7 +18,7 @@ from tests.flows.sweep_outputs import read_table, result_of
 from tests.program import Program
 from tests.toolchain.prepared.executorch_clone import Clone
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 LINEAR, PASS = "builders/op_linear.py", "_passes/expand_broadcast_tensor_shape.py"
 SCHEMA = "serialization/qc_compiler_spec.fbs"

@@ -35,6 +35,7 @@ def ended(client: httpx.Client, run: str) -> dict[str, Any] | None:
     return state if state["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED") else None
 
 
+@pytest.mark.slow
 @pytest.mark.toolchain
 def test_a_sweep_is_scheduled_and_runs_on_request_with_other_overrides(
     served_program: Program, prefect_api: httpx.Client, tmp_path: Path
@@ -68,6 +69,7 @@ def test_a_sweep_is_scheduled_and_runs_on_request_with_other_overrides(
     assert wait_until(lambda: deployment_of(prefect_api), 60, "there is a deployment")["paused"]
 
 
+@pytest.mark.slow
 @pytest.mark.toolchain
 def test_a_run_that_is_cancelled_in_the_ui_ends_its_workers(
     served_program: Program, prefect_api: httpx.Client, tmp_path: Path

@@ -17,6 +17,7 @@ from tests.toolchain.prepared.conftest import user_sdk as user_sdk
 pytestmark = pytest.mark.toolchain
 
 
+@pytest.mark.slow
 def test_a_toolchain_is_added_after_an_interruption_listed_diagnosed_and_removed(
     program: Program, user_sdk: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.program import Program
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 # Each process has a temporary Prefect server of its own, as every `qnnsweep run` does. Its leases have the shortest
 # duration that Prefect allows, so that the test waits no longer than it must.

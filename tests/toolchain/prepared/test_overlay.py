@@ -19,7 +19,7 @@ from qnnsweep.tasks.toolchain.prepared.record import PreparedToolchain, prepared
 from qnnsweep.tasks.toolchain.prepared.wanted import Wanted, parsed_words
 from tests.toolchain.prepared.executorch_clone import Clone
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 CONSTANTS = "utils/constants.py"
 SCHEMA = "serialization/qc_compiler_spec.fbs"

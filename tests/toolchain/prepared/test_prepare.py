@@ -22,7 +22,7 @@ from qnnsweep.tasks.toolchain.prepared.probe import probe
 from qnnsweep.tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains, read_record
 from qnnsweep.tasks.toolchain.prepared.wanted import Wanted
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 SETTINGS = {
     "SM8650": {"SoC": "SM8650", "arch": "v75", "VTCM": "8 MiB"},

@@ -17,7 +17,7 @@ from qnnsweep.tasks.toolchain.prepared.overlay import installed_executorch
 from qnnsweep.tasks.toolchain.prepared.record import PreparedToolchain, prepared_toolchains
 from qnnsweep.tasks.toolchain.prepared.wanted import Wanted, parsed_words
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 RELEASE, BROKEN = "99.1", "99.2"
 COMMIT = "0123456789abcdef" * 2 + "01234567"

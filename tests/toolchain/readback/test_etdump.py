@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flatbuffers import Builder
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qnnsweep.tasks.errors import EvidenceError
@@ -292,7 +292,6 @@ def test_a_file_whose_runs_are_one_run_over_and_over_is_refused() -> None:
 DAMAGES = st.lists(st.tuples(st.integers(0, len(CPU) - 1), st.integers(0, 255)), min_size=1, max_size=6)
 
 
-@settings(max_examples=1000, deadline=1000)
 @given(source=st.sampled_from([QNN, CPU]), damages=DAMAGES, length=st.none() | st.integers(0, len(CPU)))
 @example(source=QNN, damages=[], length=None)
 def test_a_damaged_file_is_read_or_refused_and_nothing_else(
