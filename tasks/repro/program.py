@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Operator, Quantization
 from qnnsweep.tasks.repro.case import Case
-from qnnsweep.tasks.toolchain.reference.graph import GETITEM, Call
+from qnnsweep.tasks.toolchain.nodes import GETITEM
+from qnnsweep.tasks.toolchain.reference.graph import Call
 
 Array = NDArray[Any]
 

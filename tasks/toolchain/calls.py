@@ -9,6 +9,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from qnnsweep.tasks.records import OperatorCall
+from qnnsweep.tasks.toolchain.nodes import module_of
 from qnnsweep.tasks.toolchain.tensors import dtype_name
 
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -78,9 +79,3 @@ def _argument(value: object, constants: set[str]) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_argument(item, constants) for item in value)}]"
     return dtype_name(value) if isinstance(value, torch.dtype) else str(value)
-
-
-def module_of(node: Node) -> str:
-    """Return the path of the module whose code calls the operator; empty for the model itself."""
-    modules = list(node.meta.get("nn_module_stack", {}).values())
-    return str(modules[-1][0]) if modules else ""

@@ -9,7 +9,8 @@ from qnnsweep.tasks.records import DelegatedNode, Instruction, ProfileProgram
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 from qnnsweep.tasks.toolchain.compile import Unavailable, try_compile
-from qnnsweep.tasks.toolchain.reference.operators import delegate_calls, handle_of, kernel_calls, subgraphs
+from qnnsweep.tasks.toolchain.nodes import handle_of
+from qnnsweep.tasks.toolchain.reference.operators import delegate_calls, kernel_calls, subgraphs
 
 
 def profile_program(

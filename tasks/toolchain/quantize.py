@@ -14,13 +14,11 @@ from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.nodes import OBSERVER_REPLACEMENT
 from qnnsweep.tasks.toolchain.overridden import METHOD_OF_GRAPH
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.shared_observers import equalize_states, share_observers
 from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
-
-OBSERVER_REPLACEMENT = "replace_observer_with_quantize_dequantize_node"
-"""The pass of torchao that replaces an observer by the nodes that round a value, as the ancestry of nodes names it."""
 
 
 def quantize_methods(

@@ -108,7 +108,7 @@ def check_selection() -> None:
 def called_with_one_layer_as_conv2d() -> list[tuple[str, str]]:
     """Return the operators with weights, and their modules, of three linear layers of which one is a convolution."""
     from qnnsweep.tasks.toolchain.edge import edge_program
-    from qnnsweep.tasks.toolchain.reference.graph import target_name
+    from qnnsweep.tasks.toolchain.nodes import target_name
 
     layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3))).eval()
     override = SchemeOverride(module="1", as_conv2d=True)

@@ -34,8 +34,8 @@ from qnnsweep.tasks.records import Counterpart, Operator, OtherReference
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.records.vocabulary import OperatorStatus
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.quantize import OBSERVER_REPLACEMENT
-from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, graph_of, target_name
+from qnnsweep.tasks.toolchain.nodes import OBSERVER_REPLACEMENT, target_name
+from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, graph_of
 from qnnsweep.tasks.toolchain.reference.operators import operator_of
 from qnnsweep.tasks.toolchain.tensors import put_tensors
 

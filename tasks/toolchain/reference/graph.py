@@ -6,7 +6,6 @@ list of calls and their constants. Its inputs are in the order of the user's mod
 
 import importlib
 import json
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -23,12 +22,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.nodes import GETITEM, target_name
 from qnnsweep.tasks.toolchain.tensors import dtype_name, put_tensors, read_tensors
 
 Value = Any
 """The value of a call: a tensor, or a tuple of tensors, whose elements getitem calls return."""
 
-GETITEM = "getitem"
 _CLAMPS = frozenset({"aten.clamp.default", "aten.hardtanh.default", "aten.relu.default"})
 _NAMED_CONSTANTS = {
     torch.dtype: "dtype",
@@ -212,14 +211,6 @@ def read_graph(store: Store, calls: Blob, constants: Blob) -> ReferenceGraph:
     if any(_overload(target) is None for target in {call.target for call in graph_calls} - {GETITEM}):
         importlib.import_module("qnnsweep.tasks.toolchain.imports")  # ExecuTorch registers operators of its own
     return ReferenceGraph(graph_calls, outputs, read_tensors(store, constants))
-
-
-def target_name(target: Any) -> str:
-    if target is operator.getitem:
-        return GETITEM
-    from executorch.exir.dialects.edge._ops import EdgeOpOverload  # only here: to read a graph needs no ExecuTorch
-
-    return str(target._op if isinstance(target, EdgeOpOverload) else target)
 
 
 def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Value:

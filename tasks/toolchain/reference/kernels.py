@@ -9,8 +9,9 @@ from torch.utils._pytree import tree_map
 
 from qnnsweep.tasks.numerics.element_use import Array, Value, Weights
 from qnnsweep.tasks.toolchain.data_movement import moves_data
+from qnnsweep.tasks.toolchain.nodes import GETITEM
 from qnnsweep.tasks.toolchain.reference.between import RunBetween
-from qnnsweep.tasks.toolchain.reference.graph import GETITEM, NoKernel, ReferenceGraph
+from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph
 
 
 def _along(source: torch.Tensor, indices: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:

@@ -1,6 +1,5 @@
 """The operator table: what each node of the edge graph is, which subgraph it became a part of, and how it is logged."""
 
-import math
 import operator
 import re
 from collections import defaultdict
@@ -18,11 +17,10 @@ from torch.fx import Node
 
 from qnnsweep.tasks.records import DelegationCount, ExpectedTensor, Operator, Quantization
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler
-from qnnsweep.tasks.toolchain.calls import module_of
+from qnnsweep.tasks.toolchain.nodes import handle_of, logged_bytes, module_of, output_index_of
 from qnnsweep.tasks.toolchain.overridden import overrides_of, roots
 from qnnsweep.tasks.toolchain.tensors import dtype_name
 
-_LOG_ALIGNMENT_BYTES = 64
 # Calls that do not become kernel calls. A view's debug handle is not replaced by the id of an instruction.
 _NO_KERNEL = (executorch_call_delegate, operator.getitem, memory.alloc, memory.view)
 
@@ -151,15 +149,6 @@ def logged_instruction_bytes(lowered: ExportedProgram) -> int:
     )
 
 
-def logged_bytes(tensor: torch.Tensor, element_bytes: int | None = None) -> int:
-    """Return an upper bound for a tensor's bytes in the debug buffer.
-
-    `element_bytes`: the size of one element; by default, the size of an element of the tensor's dtype.
-    """
-    size = tensor.numel() * (element_bytes or tensor.element_size())
-    return math.ceil(size / _LOG_ALIGNMENT_BYTES) * _LOG_ALIGNMENT_BYTES + _LOG_ALIGNMENT_BYTES
-
-
 def delegation_counts(
     info: DelegationInfo, lowered: ExportedProgram, refusals: Mapping[str, str]
 ) -> tuple[DelegationCount, ...]:
@@ -181,17 +170,6 @@ def delegation_counts(
         for kind, count in sorted(info.delegation_by_operator.items())
         if count.delegated or on_cpu[kind]
     )
-
-
-def handle_of(node: Node) -> int | None:
-    """Return the debug handle that the export gave a node; None if it gave none."""
-    handle = node.meta.get("debug_handle")
-    return None if handle in (None, UNSET_DEBUG_HANDLE) else int(handle)
-
-
-def output_index_of(node: object) -> int:
-    """Return which output of a node with several outputs a getitem node takes. For other nodes, return 0."""
-    return cast(int, node.args[1]) if isinstance(node, Node) and node.target is operator.getitem else 0
 
 
 def _constants(edge: ExportedProgram) -> set[Node]:

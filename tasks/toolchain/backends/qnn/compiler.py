@@ -39,9 +39,8 @@ from qnnsweep.tasks.toolchain.backends.qnn.floats import partitions, without_flo
 from qnnsweep.tasks.toolchain.backends.qnn.linears import only_selected
 from qnnsweep.tasks.toolchain.backends.qnn.quantizer import quantizer_of
 from qnnsweep.tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators
+from qnnsweep.tasks.toolchain.nodes import handle_of, logged_bytes, output_index_of, target_name
 from qnnsweep.tasks.toolchain.overridden import has_precision
-from qnnsweep.tasks.toolchain.reference.graph import target_name
-from qnnsweep.tasks.toolchain.reference.operators import handle_of, logged_bytes, output_index_of
 from qnnsweep.tasks.toolchain.requantized import Requantization
 from qnnsweep.tasks.toolchain.tensors import dtype_name
 from qnnsweep.tasks.toolchain.workers.output import output_length, output_since

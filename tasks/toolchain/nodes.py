@@ -1,0 +1,54 @@
+"""The facts that a single node of a graph states.
+
+The functions import ExecuTorch late, because a process that only reads a stored graph does without it.
+"""
+
+import math
+import operator
+from typing import Any, cast
+
+import torch
+from torch.fx import Node
+
+GETITEM = "getitem"
+"""The name of the target of a node that takes a value out of a tuple."""
+OBSERVER_REPLACEMENT = "replace_observer_with_quantize_dequantize_node"
+"""The pass of torchao that replaces an observer by the nodes that round a value, as the ancestry of nodes names it."""
+_LOG_ALIGNMENT_BYTES = 64
+
+
+def target_name(target: Any) -> str:
+    """Return the name of the operator that a node calls, with its overload: `aten.cat.default`."""
+    if target is operator.getitem:
+        return GETITEM
+    from executorch.exir.dialects.edge._ops import EdgeOpOverload
+
+    return str(target._op if isinstance(target, EdgeOpOverload) else target)
+
+
+def module_of(node: Node) -> str:
+    """Return the path of the module whose code calls the operator; empty for the model itself."""
+    modules = list(node.meta.get("nn_module_stack", {}).values())
+    return str(modules[-1][0]) if modules else ""
+
+
+def handle_of(node: Node) -> int | None:
+    """Return the debug handle that the export gave a node; None if it gave none."""
+    from executorch.exir.debug_handle_utils import UNSET_DEBUG_HANDLE
+
+    handle = node.meta.get("debug_handle")
+    return None if handle in (None, UNSET_DEBUG_HANDLE) else int(handle)
+
+
+def output_index_of(node: object) -> int:
+    """Return which output of a node with several outputs a getitem node takes. For other nodes, return 0."""
+    return cast(int, node.args[1]) if isinstance(node, Node) and node.target is operator.getitem else 0
+
+
+def logged_bytes(tensor: torch.Tensor, element_bytes: int | None = None) -> int:
+    """Return an upper bound for a tensor's bytes in the debug buffer.
+
+    `element_bytes`: the size of one element; by default, the size of an element of the tensor's dtype.
+    """
+    size = tensor.numel() * (element_bytes or tensor.element_size())
+    return math.ceil(size / _LOG_ALIGNMENT_BYTES) * _LOG_ALIGNMENT_BYTES + _LOG_ALIGNMENT_BYTES
