@@ -19,4 +19,4 @@ def compare(
     return workers.call("compare", compare_methods, lowered, capture, options, store, urgent=True, compiles=False).value
 
 
-compare_task = stage(compare, version=15)
+compare_task = stage(compare, version=16)

@@ -12,6 +12,7 @@ from qnnsweep.tasks.records import (
     ContextFacts,
     DelegateFacts,
     ErrorDetail,
+    ErrorDistribution,
     ErrorParts,
     ErrorShare,
     Gap,
@@ -128,10 +129,13 @@ PARTS = ErrorParts(
 TOTALS: dict[Cause, float] = {
     "weights": 0.5, "clipping": 0.25, "resolution": 0.125, "device": 0.25, "cross": -0.25, "unexplained": 0.125,
 }  # fmt: skip
+DISTRIBUTION = ErrorDistribution(
+    largest_error=1.5, histogram=(1, 0, 7), channel_axis=1, channels=2, channel_errors=(0.5, 0.25), heat_rows=2,
+    heat_columns=1, heat=(0.5, 0.125),
+)  # fmt: skip
 DETAIL = ErrorDetail(
-    operator="conv", operator_index=0, sample=1, unit="steps", largest_error=1.5, histogram=(1, 0, 7), channel_axis=1,
-    channels=2, channel_errors=(0.5, 0.25), heat_rows=2, heat_columns=1, heat=(0.5, 0.125), value_least=-1.0,
-    value_largest=2.0, grid_least=-2.0, grid_largest=2.0,
+    operator="conv", operator_index=0, sample=1, unit="steps", distribution=DISTRIBUTION,
+    value_least=-1.0, value_largest=2.0, grid_least=-2.0, grid_largest=2.0,
 )  # fmt: skip
 BUDGET = (
     *(

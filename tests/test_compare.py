@@ -86,12 +86,16 @@ def test_the_operators_that_matter_have_the_distribution_of_their_error(
     for detail in comparison.details:
         row = rows[detail.operator]
         elements = np.prod(row.operator.shape or ())
-        assert sum(detail.histogram) < elements if row.masked_by else sum(detail.histogram) == elements
+        assert (
+            sum(detail.distribution.histogram) < elements
+            if row.masked_by
+            else sum(detail.distribution.histogram) == elements
+        )
         assert detail.unit == ("steps" if row.operator.quantization else "value")
         if row.parts.range_used is not None:
             assert None not in (detail.grid_least, detail.grid_largest, detail.value_least)
-    image = next(detail for detail in comparison.details if detail.heat_rows)
-    assert len(image.heat) == image.heat_rows * (image.heat_columns or 0)
+    image = next(detail.distribution for detail in comparison.details if detail.distribution.heat_rows)
+    assert len(image.heat) == (image.heat_rows or 0) * (image.heat_columns or 0)
     assert compared(resources, lowered, capture, replay=False).details == ()
 
 

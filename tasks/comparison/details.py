@@ -53,20 +53,13 @@ def _detail(row: OperatorComparison, replayed: Replayed, qparams: Quantization |
     if qparams is not None:
         error = np.asarray(error / step_sizes(qparams, error.shape).astype(np.float32))
         ends = _grid_ends(qparams)
-    distribution, use = error_distribution(error, used), replayed.grid_use
+    use = replayed.grid_use
     return ErrorDetail(
         operator=row.operator.name,
         operator_index=row.operator.index,
         sample=row.sample,
         unit="value" if qparams is None else "steps",
-        largest_error=distribution.largest_error,
-        histogram=distribution.histogram,
-        channel_axis=distribution.channel_axis,
-        channels=distribution.channels,
-        channel_errors=distribution.channel_errors,
-        heat_rows=distribution.heat_rows,
-        heat_columns=distribution.heat_columns,
-        heat=distribution.heat,
+        distribution=error_distribution(error, used),
         value_least=use.least if use else None,
         value_largest=use.largest if use else None,
         grid_least=ends[0],

@@ -1,10 +1,9 @@
 """The distribution of an error over the elements of a tensor: by size, by channel, and over the plane of an image."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from qnnsweep.tasks.numerics.element_use import Array
+from qnnsweep.tasks.records import ErrorDistribution
 
 HALF = 16
 """The number of bins of the histogram on each side of the middle bin."""
@@ -13,20 +12,6 @@ HEAT_SIDE = 16
 """The largest number of rows and of columns of the heat map."""
 _LARGEST_FAST = 1e15
 """Squares of larger errors, such as those of the mask -3.4e38 of an attention, are computed as 64-bit floats."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ErrorDistribution:
-    """The distribution of an error. `qnnsweep.tasks.records.ErrorDetail` describes the fields."""
-
-    largest_error: float
-    histogram: tuple[int, ...]
-    channel_axis: int | None
-    channels: int | None
-    channel_errors: tuple[float, ...]
-    heat_rows: int | None
-    heat_columns: int | None
-    heat: tuple[float, ...]
 
 
 def error_distribution(error: Array, used: Array | None = None) -> ErrorDistribution:

@@ -12,14 +12,14 @@ from qnnsweep.tasks.comparison.details import error_details
 from qnnsweep.tasks.numerics.element_use import CapturedValue
 from qnnsweep.tasks.numerics.introduced import Difference, introduced_error
 from qnnsweep.tasks.numerics.replay import Replayed
-from qnnsweep.tasks.records import ErrorDetail, Gap, OperatorComparison
+from qnnsweep.tasks.records import ErrorDistribution, Gap, OperatorComparison
 from tests.sample_records import CONV
 
 RIGHT = np.array([-6.0, -1.0, 2.0, 3.0], np.float32)
 
 
-def details_of(error: NDArray[Any], used: NDArray[Any] | None) -> list[ErrorDetail]:
-    """Return the details of one operator that has this error, of which only some elements may be used."""
+def details_of(error: NDArray[Any], used: NDArray[Any] | None) -> list[ErrorDistribution]:
+    """Return the distribution of an operator's error, of which only some elements may be used."""
     actual = CapturedValue(elements=RIGHT + error, qparams=None)
     replayed = Replayed(
         introduced=introduced_error(Difference.between(actual, RIGHT), used), used_mask=used, errors={"device": error}
@@ -27,7 +27,7 @@ def details_of(error: NDArray[Any], used: NDArray[Any] | None) -> list[ErrorDeta
     row = OperatorComparison(
         operator=replace(CONV, index=0), sample=0, status="compared", gap=Gap(), verdict="introduced"
     )
-    return list(error_details([row], [], {0: replayed}, {0: actual}))
+    return [detail.distribution for detail in error_details([row], [], {0: replayed}, {0: actual})]
 
 
 def test_the_largest_error_is_that_of_the_row_if_a_reader_discards_elements() -> None:

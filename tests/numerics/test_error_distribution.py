@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qnnsweep.tasks.numerics.error_distribution import ErrorDistribution, error_distribution
+from qnnsweep.tasks.numerics.error_distribution import error_distribution
+from qnnsweep.tasks.records import ErrorDistribution
 
 
 def test_the_bins_are_symmetric_and_the_middle_bin_has_the_errors_around_zero() -> None:
