@@ -7,9 +7,9 @@ from typing import Any
 
 from qnnsweep.flows.bisection.certificate import NUMBERS, CertifiedFlip
 from qnnsweep.flows.bisection.flow import BisectionResult
-from qnnsweep.flows.bisection.probes import Probe
 from qnnsweep.flows.runs.results import run_folder
-from qnnsweep.tasks.report.format import NULL, decimal, markdown, markdown_table
+from qnnsweep.tasks.report.format import NULL, decimal
+from qnnsweep.tasks.report.templates import markdown_text
 from qnnsweep.tasks.storage.store import Store
 
 _MOST_OPERATORS = 10
@@ -25,7 +25,13 @@ def write_page(result: BisectionResult, store: Store) -> str:
 
 def markdown_page(result: BisectionResult) -> str:
     """Return the page."""
-    return "\n".join(_lines(result)) + "\n"
+    points = [
+        (probe.point.label, probe.answer, probe.judgement.why or _text(probe.judgement.value))
+        for probe in result.probes
+    ]
+    return markdown_text(
+        "bisect", result=result, title=_title(result), points=points, numbers=_numbers, operators=_operators
+    )
 
 
 def summary(result: BisectionResult) -> dict[str, Any]:
@@ -35,17 +41,12 @@ def summary(result: BisectionResult) -> dict[str, Any]:
         "reason": result.reason,
         "oracle": result.oracle.text,
         "key": result.bisection.key,
-        "points": [_point(probe) for probe in result.probes],
+        "points": [{"label": probe.point.label} | asdict(probe.judgement) for probe in result.probes],
         "smallest": [difference.label for difference in result.smallest],
         "flips": [asdict(flip) | {"operator": flip.operator} for flip in result.flips],
         "report": result.run.run.report,
     }
     return _for_json(contents)
-
-
-def _point(probe: Probe) -> dict[str, Any]:
-    judged = probe.judgement
-    return {"label": probe.point.label, "answer": judged.answer, "value": judged.value, "why": judged.why}
 
 
 def _for_json(value: Any) -> Any:
@@ -56,23 +57,6 @@ def _for_json(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _lines(result: BisectionResult) -> Iterator[str]:
-    yield f"# {_title(result)}"
-    yield ""
-    yield f"A cell is bad if `{result.oracle.text}`. Run `{result.run.run.run_id}`."
-    yield ""
-    yield f"## What was measured ({len(result.probes)})"
-    yield ""
-    head = (
-        "" if result.bisection.key is None else markdown(result.bisection.key),
-        "answer",
-        markdown(result.oracle.column),
-    )
-    yield markdown_table(head, map(_probe_line, result.probes))
-    for flip in result.flips:
-        yield from _flip(flip)
-
-
 def _title(result: BisectionResult) -> str:
     flips = result.flips
     if not flips or result.smallest or len(flips) > 1:
@@ -80,42 +64,12 @@ def _title(result: BisectionResult) -> str:
     else:
         title = f"{flips[0].after.label} is the first that is {flips[0].after.answer}"
     operator = next((flip.operator for flip in flips if flip.operator), None)
-    return markdown(title + (f": {operator}" if operator else ""))
+    return title + (f": {operator}" if operator else "")
 
 
-def _probe_line(probe: Probe) -> tuple[str, str, str]:
-    judged = probe.judgement
-    return probe.point.label, judged.answer, judged.why or _text(judged.value)
-
-
-def _flip(flip: CertifiedFlip) -> Iterator[str]:
-    sides = (flip.good, flip.bad)
-    yield ""
-    yield f"## From {markdown(flip.before.label)} to {markdown(flip.after.label)}"
-    yield ""
-    yield markdown_table(("", "good", "bad"), _numbers(flip))
-    if flip.between:
-        yield ""
-        yield "Between the two, untestable: " + ", ".join(markdown(side.label) for side in flip.between) + "."
-    if flip.after.files:
-        yield ""
-        yield "Changed in the QNN backend: " + ", ".join(f"`{file}`" for file in flip.after.files) + "."
-    if flip.operators:
-        head = ("operator", "module", "introduced SNR dB, good", "introduced SNR dB, bad")
-        yield ""
-        yield markdown_table(
-            head,
-            (
-                (change.operator, change.module_path, decimal(change.good_db), decimal(change.bad_db))
-                for change in flip.operators[:_MOST_OPERATORS]
-            ),
-        )
-    yield ""
-    yield "```"
-    for name, side in zip(("good", "bad"), sides, strict=True):
-        yield f"# {name}: {side.label}"
-        yield from side.commands
-    yield "```"
+def _operators(flip: CertifiedFlip) -> Iterator[tuple[str, str, str, str]]:
+    for change in flip.operators[:_MOST_OPERATORS]:
+        yield change.operator, change.module_path, decimal(change.good_db), decimal(change.bad_db)
 
 
 def _numbers(flip: CertifiedFlip) -> Iterator[tuple[str, str, str]]:

@@ -1,12 +1,13 @@
 """The verdict page of a qualification, as Markdown that fits into a pull request."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from qnnsweep.flows.runs.diff import CellDifference, Change, cell_name
-from qnnsweep.flows.runs.qualification import Qualification, ToolchainFacts
+from qnnsweep.flows.runs.qualification import Qualification, ToolchainFacts, Tried
 from qnnsweep.flows.runs.regressions import with_unit
 from qnnsweep.flows.runs.results import run_folder
-from qnnsweep.tasks.report.format import NULL, duration, markdown, markdown_table, plural
+from qnnsweep.tasks.report.format import NULL, duration, plural
+from qnnsweep.tasks.report.templates import markdown_text
 from qnnsweep.tasks.storage.store import Store
 
 _MOST_LINES = 40
@@ -18,10 +19,10 @@ _SECTIONS = (
     ("changed", "Changed"),
     ("undefined", "Not measured on both"),
 )
+_TRIED = (("possible now", False), ("passes with both", True))
 _ALWAYS = ("executorch", "qnn")
 """The versions that the page has even if they are equal."""
 _DIGESTS, _DIGITS = ("executorch_files", "qnn_files"), 12
-_COLUMNS = ("cell", "what", "limit")
 
 
 def page_name(qualification: Qualification) -> str:
@@ -49,52 +50,18 @@ def verdict(qualification: Qualification) -> str:
 
 def markdown_page(qualification: Qualification) -> str:
     """Return the page."""
-    return "\n".join(_lines(qualification)) + "\n"
-
-
-def _lines(qualification: Qualification) -> Iterator[str]:
-    before, after = qualification.before, qualification.after
-    yield f"# {markdown(after.name)} instead of {markdown(before.name)}: {verdict(qualification)}"
-    yield ""
-    yield markdown_table(("", markdown(before.name), markdown(after.name)), _facts(before, after))
-    yield ""
-    total = len(qualification.difference.cells)
-    yield (
-        f"Of {plural(total, 'cell')} on both, the outputs of {qualification.equal_outputs} are equal, bit by bit. Run "
-        f"`{qualification.run_id}`. Seconds and memory of compilations vary, and are not judged."
-    )
-    for kind, title in _SECTIONS:
-        changes = qualification.changes(kind)
-        if changes:
-            yield from _section(title, changes, (before.name, after.name))
-    yield from _tried(qualification)
-    steady = len(qualification.changes("steady"))
-    if steady:
-        yield ""
-        yield f"{plural(steady, 'smaller change')} within the limits."
-
-
-def _tried(qualification: Qualification) -> Iterator[str]:
-    """Yield the cells that a rule calls impossible and that pass with the second toolchain."""
-    before, after = markdown(qualification.before.name), markdown(qualification.after.name)
     passing = [entry for entry in qualification.tried if entry.passed_after]
-    still_failing = len(qualification.tried) - len(passing)
-    for title, passed_before in (("possible now", False), ("passes with both", True)):
-        entries = [entry for entry in passing if entry.passed_before is passed_before]
-        if entries:
-            yield ""
-            yield f"## Called impossible, but {title} ({len(entries)})"
-            yield ""
-            yield markdown_table(
-                ("cell", "reason of the rule", before, after),
-                [
-                    (cell_name({**entry.cell, "toolchain": None}), entry.reason, entry.before, entry.after)
-                    for entry in entries[:_MOST_LINES]
-                ],
-            )
-    if still_failing:
-        yield ""
-        yield f"{plural(still_failing, 'cell')} that a rule calls impossible did not pass with {after}."
+    return markdown_text(
+        "qualify",
+        qualification=qualification,
+        verdict=verdict(qualification),
+        facts=_facts(qualification.before, qualification.after),
+        sections=[(title, _changes(qualification.changes(kind))) for kind, title in _SECTIONS],
+        tried=[(title, _tried(passing, passed_before)) for title, passed_before in _TRIED],
+        still_failing=len(qualification.tried) - len(passing),
+        steady=len(qualification.changes("steady")),
+        most=_MOST_LINES,
+    )
 
 
 def _facts(before: ToolchainFacts, after: ToolchainFacts) -> Iterator[tuple[str, str, str]]:
@@ -116,23 +83,23 @@ def _facts(before: ToolchainFacts, after: ToolchainFacts) -> Iterator[tuple[str,
     )
 
 
-def _section(
-    title: str, changes: Sequence[tuple[CellDifference, Change]], toolchains: tuple[str, str]
-) -> Iterator[str]:
-    cell, what, limit = _COLUMNS
-    yield ""
-    yield f"## {title} ({len(changes)})"
-    yield ""
+def _changes(changes: Sequence[tuple[CellDifference, Change]]) -> list[tuple[str, ...]]:
     ordered = sorted(changes, key=lambda pair: (pair[1].what != "outcome", bool(pair[1].operator or pair[1].step)))
-    lines = [
+    return [
         (
-            cell_name({**difference.cell, "toolchain": None}),
+            _name(difference.cell),
             ": ".join(filter(None, (change.operator, change.step, change.what))),
             *(with_unit(value, change.unit) for value in (change.before, change.after, change.limit)),
         )
-        for difference, change in ordered[:_MOST_LINES]
+        for difference, change in ordered
     ]
-    yield markdown_table((cell, what, *map(markdown, toolchains), limit), lines)
-    if len(ordered) > _MOST_LINES:
-        yield ""
-        yield f"And {len(ordered) - _MOST_LINES} more; `--json` prints all."
+
+
+def _tried(passing: Sequence[Tried], passed_before: bool) -> list[tuple[str, ...]]:
+    """Return the cells that a rule calls impossible and that pass with the second toolchain."""
+    entries = [entry for entry in passing if entry.passed_before is passed_before]
+    return [(_name(entry.cell), entry.reason, entry.before, entry.after) for entry in entries]
+
+
+def _name(cell: Mapping[str, str | None]) -> str:
+    return cell_name({**cell, "toolchain": None})

@@ -4,31 +4,25 @@ The functions read no files but the page's template, style and scripts beside th
 display; the tables have the numbers as measured.
 """
 
-import base64
-import hashlib
 import math
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-
-import jinja2
-from markupsafe import Markup
 
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
-from qnnsweep.tasks.records.vocabulary import CAUSE_NAMES, CAUSE_STAGES
 from qnnsweep.tasks.report import data, figures
 from qnnsweep.tasks.report import format as display
 from qnnsweep.tasks.report.formats.cells import other_toolchain
 from qnnsweep.tasks.report.glossary import GLOSSARY
 from qnnsweep.tasks.report.ladder import ladders, worst_output
 from qnnsweep.tasks.report.steps import steps_of_page
+from qnnsweep.tasks.report.templates import html
 
 _CELL = CELL_COLUMNS[1:]
 """The columns that identify a cell within its run."""
@@ -92,32 +86,28 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
             of_cells[-1]["log"], cell["log_is_cut"] = _tail(display.printable(logs[cell["log"]]), share)
         cell["error"] = _head(display.printable(cell["error"] or ""))
         cell["diagnosis"] = display.printable(cell["diagnosis"] or "").replace(" %", "\N{NO-BREAK SPACE}%")
-    script = "\n".join(map(beside, _SCRIPTS))
-    impossible = sum(cell["outcome"] == "impossible" for cell in cells)
-    return (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            run=run,
-            command=shlex.join(run.command),
-            compared_run=_compared_run(run),
-            artifacts=_artifacts(run),
-            cells=cells,
-            counts=_counts(cells),
-            impossible=impossible,
-            matrix=_matrix(cells, column_names),
-            socs=list(dict.fromkeys(named(cell, column_names) for cell in cells)),
-            troubles=_troubles(cells),
-            detailed=detailed,
-            has_trends=bool(tables.get("trends")),
-            causes=figures.causes(regressed),
-            regressed=len(regressed),
-            measures=data.embedded_json(_measures(cells)),
-            shared=data.packed_json(strings.contents() | {"cells": of_cells}),
-            style=Markup("\n".join(map(beside, STYLES))),  # noqa: S704 - our own files
-            script=Markup(script),  # noqa: S704 - our own file
-            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
+    return html(
+        "page",
+        styles=STYLES,
+        scripts=_SCRIPTS,
+        GLOSSARY=GLOSSARY,
+        MEANINGS=data.MEANINGS,
+        run=run,
+        command=shlex.join(run.command),
+        compared_run=_compared_run(run),
+        artifacts=_artifacts(run),
+        cells=cells,
+        counts=_counts(cells),
+        impossible=sum(cell["outcome"] == "impossible" for cell in cells),
+        matrix=_matrix(cells, column_names),
+        socs=list(dict.fromkeys(named(cell, column_names) for cell in cells)),
+        troubles=_troubles(cells),
+        detailed=detailed,
+        has_trends=bool(tables.get("trends")),
+        causes=figures.causes(regressed),
+        regressed=len(regressed),
+        measures=data.embedded_json(_measures(cells)),
+        shared=data.packed_json(strings.contents() | {"cells": of_cells}),
     )
 
 
@@ -317,31 +307,3 @@ def _tail(text: str, characters: int) -> tuple[str, bool]:
         return text, False
     start = text.find("\n", len(text) - characters) + 1 or len(text) - characters
     return text[start:], True
-
-
-def beside(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-def environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    names = ("breakable", "duration", "integer", "kib", "milliseconds", "note", "percent", "plural", "real", "verdict")
-    names += ("words",)
-    environment.filters |= {name: getattr(display, name) for name in names}
-    functions = ("at_least", "at_most", "interval", "limited", "lowest", "share_interval", "snr")
-    environment.globals |= {name: getattr(display, name) for name in functions}
-    environment.globals |= {"GLOSSARY": GLOSSARY, "MEANINGS": data.MEANINGS}
-    environment.filters |= {
-        "cosine": lambda value: display.decimal(value, 5),
-        "db": display.decimal,
-        "cause": lambda cause: CAUSE_NAMES.get(cause, cause),
-        "stage": lambda cause: CAUSE_STAGES.get(cause, display.NULL),
-        "icon": lambda outcome: outcome if outcome in display.OUTCOMES else "unknown",
-    }
-    return environment

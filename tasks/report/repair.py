@@ -4,13 +4,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.tables import Row
-from qnnsweep.tasks.report import format as display
-from qnnsweep.tasks.report.page import beside, environment
+from qnnsweep.tasks.report.templates import html
 
 _WIDTH, _HEIGHT = 640, 360
 _LEFT, _TOP, _RIGHT, _BOTTOM = 56, 28, 610, 310
@@ -25,20 +21,16 @@ def render_repair(
 
     `steps`, `certificate`: the run's rows of the tables `repair` and `certificate`. `scheme_text`: the scheme as YAML.
     """
-    first = steps[0]
-    filters: dict[str, Any] = {"db": display.decimal}
-    template: jinja2.Environment = environment()
-    template.filters |= filters
-    return template.get_template("repair.html.j2").render(
-        model=first["model"],
-        scheme=first["scheme"],
+    return html(
+        "repair",
+        model=steps[0]["model"],
+        scheme=steps[0]["scheme"],
         reason=reason,
         command=shlex.join(run.command),
         chart=chart(steps),
         steps=steps,
         certificate=certificate,
         scheme_text=scheme_text,
-        style=Markup(beside("page.css")),  # noqa: S704 - our own file
     )
 
 

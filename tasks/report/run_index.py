@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from markupsafe import Markup
-
 from qnnsweep.tasks.records.tables import Row
-from qnnsweep.tasks.report.page import STYLES, beside, counts_in_words, environment
+from qnnsweep.tasks.report.page import STYLES, counts_in_words
+from qnnsweep.tasks.report.templates import html
 
 MOST_RUNS = 400
 _MOST_NAMES = 3
@@ -19,8 +18,7 @@ def render_index(cells: Sequence[Row], left_out: int = 0) -> str:
     `left_out`: the number of older runs that the list does not have.
     """
     runs = [_summary(run_id, list(rows)) for run_id, rows in groupby(cells, key=lambda row: row["run_id"])]
-    style = Markup("\n".join(map(beside, STYLES)))  # noqa: S704 - our own files
-    return environment().get_template("index.html.j2").render(runs=runs[::-1], left_out=left_out, style=style)
+    return html("index", styles=STYLES, runs=runs[::-1], left_out=left_out)
 
 
 def _summary(run_id: str, cells: Sequence[Row]) -> dict[str, Any]:

@@ -8,15 +8,18 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from qnnsweep.tasks.report.differences import CellDifferences, render_differences
+from qnnsweep.flows.runs.diff import CELL, CellDifference, Change, Difference
+from qnnsweep.flows.runs.diff_page import write_page
 from qnnsweep.tasks.report.run_index import render_index
+from qnnsweep.tasks.storage.store import Store
 from tests.sample_tables import RUN, nightly, table
 
 pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
-REGRESSED = {"what": "final_snr_db", "before": "30 dB", "after": "20 dB", "limit": "1 dB", "verdict": "regressed"}
-STEADY = {"what": "pte_bytes", "before": "1,000 B", "after": "1,001 B", "limit": "10 B", "verdict": "steady"}
-CHANGED = CellDifferences(name="m · 8a8w · SM8650", changed=["qnn"], changes=[REGRESSED], steady=[STEADY])
+REGRESSED = Change(what="final_snr_db", unit="dB", before=30.0, after=20.0, limit=1.0, verdict="regressed")
+STEADY = Change(what="pte_bytes", unit="B", before=1000.0, after=1001.0, limit=10.0, verdict="steady")
+NAMES = dict.fromkeys(CELL) | {"model": "m", "scheme": "8a8w", "soc": "SM8650"}
+CHANGED = CellDifference(cell=NAMES, changed=["qnn"], changes=[STEADY, REGRESSED])
 
 
 @pytest.fixture
@@ -35,8 +38,11 @@ def runs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def differences(tmp_path: Path) -> Path:
-    path = tmp_path / "diff.html"
-    path.write_text(render_differences("20260101T000000Z-aaaa", RUN.run_id, 1, [CHANGED], ["only · here"], []))
+    here = NAMES | {"model": "only", "scheme": "here", "soc": None}
+    run_a = "20260101T000000Z-aaaa"
+    both = Difference(run_a=run_a, run_b=RUN.run_id, only_in_a=[here], only_in_b=[], cells=[CHANGED])
+    path = write_page(both, Store(tmp_path))
+    assert path is not None
     return path
 
 
@@ -108,9 +114,13 @@ def test_the_differences_of_two_runs_are_a_page(page: Page, differences: Path) -
     page.goto(differences.as_uri())
     expect(page.locator("h1")).to_have_text("1 regression")
     expect(page.locator("article").first).to_contain_text("Changed inputs: qnn.")
-    expect(page.locator("tbody tr").first.locator("td")).to_have_text(list(REGRESSED.values()))
+    expect(page.locator("tbody tr").first.locator("td")).to_have_text(
+        ["final_snr_db", "30 dB", "20 dB", "1 dB", "regressed"]
+    )
     page.get_by_text("1 value within the limits").click()
-    expect(page.locator("tbody tr").nth(1).locator("td")).to_have_text(list(STEADY.values()))
+    expect(page.locator("tbody tr").nth(1).locator("td")).to_have_text(
+        ["pte_bytes", "1,000 B", "1,001 B", "10 B", "steady"]
+    )
     expect(page.locator("article").last).to_have_text("Only in 20260101T000000Z-aaaaonly · here")
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qnnsweep.tasks.report.page import environment
 from qnnsweep.tasks.report.steps import steps_of_page
+from qnnsweep.tasks.report.templates import environment
 
 
 def step(sample: int, number: int, **changes: Any) -> dict[str, Any]:

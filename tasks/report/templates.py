@@ -1,0 +1,74 @@
+"""The pages, from the templates beside this module: HTML documents that load no other file, and Markdown.
+
+The templates round numbers for display; the tables have the numbers as measured.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from qnnsweep.tasks.records.vocabulary import CAUSE_NAMES, CAUSE_STAGES
+from qnnsweep.tasks.report import format as display
+
+_FILTERS = (
+    *("breakable", "decimal", "duration", "integer", "kib", "markdown", "milliseconds", "note", "percent", "plural"),
+    *("printable", "real", "verdict", "words"),
+)
+_FUNCTIONS = ("at_least", "at_most", "interval", "limited", "lowest", "share_interval", "snr")
+
+
+def html(name: str, /, *, styles: Sequence[str] = ("page.css",), scripts: Sequence[str] = (), **values: Any) -> str:
+    """Return the page of the template `<name>.html.j2`. `styles`, `scripts`: the files that become part of it."""
+    script = "\n".join(map(_beside, scripts))
+    return _template(f"{name}.html.j2").render(
+        style=Markup("\n".join(map(_beside, styles))),  # noqa: S704 - our own files
+        script=Markup(script),  # noqa: S704 - our own files
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        **values,
+    )
+
+
+def markdown_text(name: str, /, **values: Any) -> str:
+    """Return the page of the template `<name>.md.j2`, which escapes its texts with the filter `markdown`."""
+    return _template(f"{name}.md.j2").render(**values)
+
+
+def _template(name: str) -> jinja2.Template:
+    return environment().get_template(name)
+
+
+@cache
+def environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=jinja2.select_autoescape(["html.j2"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {name: getattr(display, name) for name in _FILTERS}
+    environment.globals |= {name: getattr(display, name) for name in _FUNCTIONS}
+    environment.filters |= {
+        "cosine": lambda value: display.decimal(value, 5),
+        "db": display.decimal,
+        "cause": lambda cause: CAUSE_NAMES.get(cause, cause),
+        "stage": lambda cause: CAUSE_STAGES.get(cause, display.NULL),
+        "icon": lambda outcome: outcome if outcome in display.OUTCOMES else "unknown",
+        "table": _table,
+    }
+    return environment
+
+
+def _table(rows: Iterable[Iterable[str]], *head: str) -> str:
+    return display.markdown_table(head, rows)
+
+
+def _beside(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
