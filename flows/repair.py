@@ -102,7 +102,7 @@ class Cells:
         self.reused += done.reused
         self.result_names |= done.result_names
         for cell in done.cells:
-            if judge(cell)[0] == "infrastructure" and cell.error is not None:
+            if judge(cell).outcome == "infrastructure" and cell.error is not None:
                 raise cell.error
         return done.cells
 

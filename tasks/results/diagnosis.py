@@ -8,11 +8,12 @@ from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.numerics.ladder import worst_rung
 from qnnsweep.tasks.numerics.verdict import wrong_integers
 from qnnsweep.tasks.records import Comparison, ErrorShare, LoweredProgram, OperatorComparison, OutputComparison
+from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.records.vocabulary import Cause, Rung
 from qnnsweep.tasks.repair.candidates import candidates
 from qnnsweep.tasks.repair.wording import named_targets, operators_phrase
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
-from qnnsweep.tasks.results.outcome import CellResult, finals, judge, on_device, problem
+from qnnsweep.tasks.results.outcome import CellResult, Judgement, on_device, problem
 from qnnsweep.tasks.results.step_sentences import step_sentences
 
 _MENTIONED = 0.1  # a group of operators with a smaller share of the error is not mentioned
@@ -46,15 +47,14 @@ class _Group:
     """The part of the error's energy. Errors cancel each other, so that the parts can add up to more than 1."""
 
 
-def diagnosis(cell: CellResult) -> str:
+def diagnosis(cell: CellResult, judged: Judgement) -> str:
     """Return one or two sentences about a cell. Causes are named by the modules of the user's model."""
     if cell.cases is not None and cell.error is None:
         return " ".join([f"{len(cell.cases)} cases: {', '.join(states_in_words(cell.cases))}.", *rule_verdict(cell)])
-    if cell.comparison is None:
-        outcome, reason = judge(cell)
-        words = reason or (str(cell.error) if cell.error else "no result")
-        return f"{outcome} in {cell.stage}: {_first_line(words)}" if cell.stage else _first_line(words)
-    sentences = _sentences(cell.comparison, cell.lowered.debug_unavailable if cell.lowered else None)
+    if cell.comparison is None or judged.finals is None:
+        words = judged.reason or (str(cell.error) if cell.error else "no result")
+        return f"{judged.outcome} in {cell.stage}: {_first_line(words)}" if cell.stage else _first_line(words)
+    sentences = _sentences(cell.comparison, judged.finals, cell.lowered.debug_unavailable if cell.lowered else None)
     return " ".join([*sentences, *_cure(cell.comparison, cell.lowered, cell.request.scheme)])
 
 
@@ -67,9 +67,8 @@ def _cure(comparison: Comparison, lowered: LoweredProgram | None, scheme: Scheme
         yield f"The first cure to try is {first.description}: {first.predicted_db:+.1f} dB are predicted."
 
 
-def _sentences(comparison: Comparison, unavailable: str | None) -> Iterator[str]:
+def _sentences(comparison: Comparison, measured: Finals, unavailable: str | None) -> Iterator[str]:
     device = [row for row in on_device(comparison) if row.status != "diverged"]
-    measured = finals(comparison)
     worst = min(device, key=lambda row: row.gap.snr_db if row.gap.snr_db is not None else float("inf"), default=None)
     if worst is None:
         return

@@ -50,8 +50,32 @@ class CellResult:
     result_names: dict[str, str] = field(default_factory=dict[str, str])  # names of the stored results, by field
 
 
-def judge(cell: CellResult) -> tuple[Outcome, str | None]:
-    """Return a cell's outcome and its reason. The reason is None if `cell.error` states it or if none is needed."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """The outcome of a cell, and the figures and limits that decide it."""
+
+    outcome: Outcome
+    reason: str | None
+    """None if `cell.error` states it or if none is needed."""
+    finals: Finals | None
+    """None if the cell was not compared."""
+    limits: Limits
+    missed_limits: tuple[str, ...]
+    """The names of the columns whose values are beyond their limits."""
+
+
+def judge(cell: CellResult) -> Judgement:
+    """Return the judgement of a cell. It takes thousands of samples of the bootstrap: judge a cell once."""
+    limits, final, shortfalls = _limits(cell), None, list[tuple[str, str]]()
+    if cell.comparison is not None:
+        final = finals(cell.comparison)
+        shortfalls += _shortfalls(cell.comparison, final, limits)
+    outcome, reason = _outcome(cell, [description for _, description in shortfalls])
+    missed = tuple(column for column, _ in shortfalls)
+    return Judgement(outcome=outcome, reason=reason, finals=final, limits=limits, missed_limits=missed)
+
+
+def _outcome(cell: CellResult, shortfalls: Sequence[str]) -> tuple[Outcome, str | None]:
     if cell.impossible is not None:
         return "impossible", cell.impossible
     if cell.error is not None:
@@ -63,8 +87,8 @@ def judge(cell: CellResult) -> tuple[Outcome, str | None]:
     if wrong is not None:
         detail = f" ({wrong.detail})" if wrong.detail else ""
         return "failed", f"not comparable with the model: {wrong.mistake}{detail}; the table `probe` has the evidence"
-    if shortfalls := list(_shortfalls(cell, cell.comparison)):
-        return "out_of_tolerance", "; ".join(shortfall for _, shortfall in shortfalls)
+    if shortfalls:
+        return "out_of_tolerance", "; ".join(shortfalls)
     return "passed", "; ".join(_unavailable(cell)) or None
 
 
@@ -145,7 +169,7 @@ def on_device(comparison: Comparison) -> list[OutputComparison]:
     return [row for row in comparison.outputs if row.rung == "device"]
 
 
-def limits(cell: CellResult) -> Limits:
+def _limits(cell: CellResult) -> Limits:
     """Return the limits of the cell's tolerance."""
     tolerance, scheme = cell.request.tolerance, cell.request.scheme.name
     # With random weights the scores are so near each other that the index of the largest is arbitrary.
@@ -157,14 +181,8 @@ def limits(cell: CellResult) -> Limits:
     )
 
 
-def missed_limits(cell: CellResult) -> tuple[str, ...]:
-    """Return the names of the columns whose values are beyond their limits."""
-    return tuple(column for column, _ in _shortfalls(cell, cell.comparison)) if cell.comparison else ()
-
-
-def _shortfalls(cell: CellResult, comparison: Comparison) -> Iterator[tuple[str, str]]:
+def _shortfalls(comparison: Comparison, final: Finals, allowed: Limits) -> Iterator[tuple[str, str]]:
     """Yield the column of each value that is beyond its limit, and a description for the reason."""
-    final, allowed = finals(comparison), limits(cell)
     for row in on_device(comparison):
         if (what := problem(row)) is not None:
             yield "final_difference", f"output {row.output} of {row.sample_name}: {what}"

@@ -8,7 +8,7 @@ from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
-from qnnsweep.tasks.results.outcome import CellResult, finals, judge
+from qnnsweep.tasks.results.outcome import CellResult, judge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,12 +52,12 @@ def of_samples(cell: CellResult, samples: Collection[int]) -> CellResult:
 
 def measurement(cell: CellResult) -> Measurement | None:
     """Return what a cell reaches; None if it was not compared, or if its outputs are not those of the model."""
-    if cell.comparison is None or cell.lowered is None or judge(cell)[0] == "failed":
+    judged, comparison, lowered = judge(cell), cell.comparison, cell.lowered
+    if comparison is None or lowered is None or judged.finals is None or judged.outcome == "failed":
         return None
-    comparison, lowered = cell.comparison, cell.lowered
     rows = (*comparison.operators, *comparison.requantized)
     return Measurement(
-        finals=finals(comparison),
+        finals=judged.finals,
         introduced_operators=len({row.operator.index for row in rows if row.verdict in OWN_ERROR}),
         size_bytes=lowered.program.size,
         ddr_bytes=_total(lowered, "read_total_bytes", "write_total_bytes"),

@@ -165,7 +165,7 @@ def _failure(cell: CellResult) -> str | None:
     """Return why a cell was not measured; None if it was."""
     if measurement(cell) is not None:
         return None
-    outcome, reason = judge(cell)
-    words = (reason or str(cell.error or "")).strip().partition("\n")[0]
-    stage = f" in {cell.stage}" if cell.stage and outcome != "impossible" else ""
-    return f"{outcome}{stage} on {cell.request.soc.name}: {words}"
+    judged = judge(cell)
+    words = (judged.reason or str(cell.error or "")).strip().partition("\n")[0]
+    stage = f" in {cell.stage}" if cell.stage and judged.outcome != "impossible" else ""
+    return f"{judged.outcome}{stage} on {cell.request.soc.name}: {words}"

@@ -50,7 +50,7 @@ from qnnsweep.tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_colum
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, TimedOn
 from qnnsweep.tasks.results.diagnosis import diagnosis
 from qnnsweep.tasks.results.digests import input_digests
-from qnnsweep.tasks.results.outcome import CellResult, finals, judge, limits, missed_limits
+from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.toolchain.workers.supervisor import CallCost
 
 
@@ -93,7 +93,7 @@ def identity(run_id: str, cell: CellResult) -> CellIdentity:
 
 
 def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None, verb: str) -> CellRow:
-    outcome, reason = judge(cell)
+    judged = judge(cell)
     request, comparison = cell.request, cell.comparison
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     methods = methods_of(lowered) if lowered else ()
@@ -112,11 +112,11 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     return CellRow(
         cell=identity,
         stage=cell.stage,
-        outcome=outcome,
+        outcome=judged.outcome,
         error_type=None if cell.error is None else type(cell.error).__name__,
         error=None if cell.error is None else str(cell.error) or repr(cell.error),
-        reason=reason,
-        diagnosis=diagnosis(cell),
+        reason=judged.reason,
+        diagnosis=diagnosis(cell, judged),
         weights=exported.weights if exported else None,
         export_s=exported.seconds if exported else None,
         quantize_s=quantized.seconds if quantized else None,
@@ -143,9 +143,9 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         operators_total=total,
         operators_compared=compared,
         samples=sum(len(method.sample_names) for method in methods_of(exported)) if exported else None,
-        finals=finals(comparison) if comparison else None,
-        limits=limits(cell),
-        missed_limits=missed_limits(cell),
+        finals=judged.finals,
+        limits=judged.limits,
+        missed_limits=judged.missed_limits,
         latency_p50_ms=_latency(cell),
         timed_on=_timed_on(cell),
         observer_effect=comparison.observer_effect if comparison else None,
@@ -269,69 +269,41 @@ def _not_dumped(lowered: LoweredProgram, references: Sequence[str], sample: int)
 
 def _operator(identity: CellIdentity, row: OperatorComparison, effects: Mapping[str, float | None]) -> OperatorRow:
     operator, qparams = row.operator, row.operator.quantization
-    return OperatorRow(
-        cell=identity,
-        method=operator.method,
-        operator_index=None if row.status == "no_operator" else operator.index,
-        operator=operator.name,
-        target=operator.target,
-        debug_handle=operator.debug_handle,
-        output_index=operator.output_index,
-        module_path=operator.module_path,
-        stack_trace=operator.stack_trace,
-        source_nodes=operator.source_nodes if row.nodes is None else row.nodes,
-        reads=operator.sources,
-        shape=operator.shape,
-        dtype=operator.dtype,
-        scale=qparams.scale if qparams else None,
-        zero_point=qparams.zero_point if qparams else None,
-        axis_order=operator.axis_order,
-        delegated=operator.subgraph is not None,
-        subgraph=operator.subgraph,
-        reference=row.reference,
-        sample=row.sample,
-        status=row.status,
-        nonfinite_actual=row.nonfinite_actual,
-        nonfinite_reference=row.nonfinite_reference,
-        masked_elements=row.masked_elements,
-        masked_by=row.masked_by,
-        gap=row.gap,
-        parts=row.parts,
-        introduced_spans=row.spans,
-        effect_snr_db=effects.get(operator.name) if row.reference == "edge" else None,
-        verdict=row.verdict,
-        why=row.why,
-    )
+    values = _shared(OperatorRow, operator, row) | {
+        "operator_index": None if row.status == "no_operator" else operator.index,
+        "operator": operator.name,
+        "source_nodes": operator.source_nodes if row.nodes is None else row.nodes,
+        "reads": operator.sources,
+        "scale": qparams.scale if qparams else None,
+        "zero_point": qparams.zero_point if qparams else None,
+        "delegated": operator.subgraph is not None,
+        "introduced_spans": row.spans,
+        "effect_snr_db": effects.get(operator.name) if row.reference == "edge" else None,
+    }
+    return OperatorRow(cell=identity, **values)
 
 
 def _profile(identity: CellIdentity, comparison: Comparison) -> Iterator[ProfileRow]:
     for event in comparison.profile:
         handles, operators = event.debug_handles, event.operators
-        yield ProfileRow(
-            cell=identity,
-            method=event.method,
-            program=event.program,
-            same_outputs=event.same_outputs,
-            event_block=event.event_block,
-            event=event.name,
-            kind=event.kind,
-            node=event.node,
-            instruction=event.instruction,
-            unit=event.unit,
-            spread=spread(event.raw),
-            raw=event.raw,
-            samples=event.samples,
-            debug_handle=handles[0] if len(handles) == 1 else None,
-            debug_handles=handles,
-            operators=tuple(operator.name for operator in operators),
-            op_types=tuple(operator.target for operator in operators),
-            module_paths=tuple(operator.module_path for operator in operators),
-            stack_traces=tuple(operator.stack_trace for operator in operators),
-            delegate=event.subgraph is not None,
-            delegate_backend=event.backend,
-            subgraph=event.subgraph,
-            counted_in=event.counted_in,
-        )
+        values = _shared(ProfileRow, event) | {
+            "event": event.name,
+            "spread": spread(event.raw),
+            "debug_handle": handles[0] if len(handles) == 1 else None,
+            "operators": tuple(operator.name for operator in operators),
+            "op_types": tuple(operator.target for operator in operators),
+            "module_paths": tuple(operator.module_path for operator in operators),
+            "stack_traces": tuple(operator.stack_trace for operator in operators),
+            "delegate": event.subgraph is not None,
+            "delegate_backend": event.backend,
+        }
+        yield ProfileRow(cell=identity, **values)
+
+
+def _shared(kind: type[Any], *records: object) -> dict[str, Any]:
+    """Return the values of the records' fields that a row of this kind has too, under the same names."""
+    names = kind.__dataclass_fields__.keys()
+    return {name: getattr(record, name) for record in records for name in names & record.__dataclass_fields__.keys()}
 
 
 def _delegation(identity: CellIdentity, cell: CellResult) -> Iterator[DelegationRow]:

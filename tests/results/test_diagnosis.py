@@ -12,6 +12,7 @@ from qnnsweep.tasks.errors import DeviceError
 from qnnsweep.tasks.records import Comparison, ErrorParts, ErrorShare, Quantization
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.results.diagnosis import diagnosis
+from qnnsweep.tasks.results.outcome import CellResult, judge
 
 from tests.sample_records import ANSWER, COMPARISON, CONV, passed_cell, up_to_lower, without_debug_program  # isort: skip
 
@@ -49,13 +50,17 @@ def additions(count: int, **parts: Any) -> Comparison:
     return replace(COMPARISON, operators=tuple(rows))
 
 
+def diagnosed(cell: CellResult) -> str:
+    return diagnosis(cell, judge(cell))
+
+
 def test_operators_of_one_type_and_cause_are_a_group_with_the_reason_and_the_modules(planned: Request) -> None:
     comparison = additions(6, range_used=0.001, codes_used=70)
     shares = [share("resolution", 0.25, f"add_{number}", f"layers.{number}") for number in range(6)]
     cell = passed_cell(
         planned, comparison=replace(comparison, budget=(*totals(resolution=1.41, device=0.09, cross=-0.5), *shares))
     )
-    assert diagnosis(cell) == (
+    assert diagnosed(cell) == (
         "30.0 dB (the lowest of 2 outputs), of which 141 % are the grids of 6 additions (layers.0, layers.1 and 4 "
         "more): the grid reaches to -65535, so its step is 1, and 70 of 65536 values are used; -50 % because errors "
         f"cancel each other. {DEVICE}"
@@ -71,7 +76,7 @@ def test_operators_have_the_name_of_their_kind(planned: Request, target: str, no
     rows = [replace(row, operator=replace(row.operator, target=target)) for row in comparison.operators]
     shares = [share("device", 0.5, f"add_{number}", f"layers.{number}") for number in range(2)]
     comparison = replace(comparison, operators=tuple(rows), budget=(*totals(device=1.0), *shares))
-    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
         "30.0 dB (the lowest of 2 outputs), of which 100 % is what the device computes differently in 2 "
         f"{noun} (layers.0, layers.1). {DEVICE}"
     )
@@ -84,7 +89,7 @@ def test_an_element_of_a_tuple_has_the_name_of_the_operator_that_returns_the_tup
     element = replace(element, target="getitem")
     rows = [replace(row, operator=of) for row, of in zip(comparison.operators, (pool, element), strict=True)]
     budget = (*totals(device=1.0), share("device", 1.0, "add_1", "features.1"))
-    assert diagnosis(passed_cell(planned, comparison=replace(comparison, operators=tuple(rows), budget=budget))) == (
+    assert diagnosed(passed_cell(planned, comparison=replace(comparison, operators=tuple(rows), budget=budget))) == (
         "30.0 dB (the lowest of 2 outputs), of which 100 % is what the device computes differently in the max "
         f"pool features.1. {DEVICE}"
     )
@@ -95,7 +100,7 @@ def test_clipping_is_described_by_the_number_of_elements(planned: Request) -> No
         additions(1, clipped_elements=19),
         budget=(*totals(clipping=0.3, weights=0.7), share("clipping", 0.4, "add_0", "head")),
     )
-    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
         "30.0 dB (the lowest of 2 outputs), of which 30 % is clipping in the addition head: "
         f"19 elements are beyond the ends of the grid. {DEVICE}"
     )
@@ -103,7 +108,7 @@ def test_clipping_is_described_by_the_number_of_elements(planned: Request) -> No
 
 def test_an_unexplained_share_has_its_reason(planned: Request) -> None:
     comparison = replace(COMPARISON, budget=tuple(totals(0.6, "aten.heaviside has no derivative", weights=0.4)))
-    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
         "30.0 dB (the lowest of 2 outputs), of which 60 % are unexplained (aten.heaviside has no derivative). " + DEVICE
     )
 
@@ -112,7 +117,7 @@ def test_wrong_booleans_are_named_beside_an_unexplained_share(planned: Request) 
     comparison = additions(1, introduced_differing=3)
     assert comparison.operators[0].verdict == "introduced"
     comparison = replace(comparison, budget=tuple(totals(0.6, weights=0.4)))
-    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
         "30.0 dB (the lowest of 2 outputs), of which 60 % are unexplained, and the device computes wrong booleans or "
         f"integers in layers.0. {DEVICE}"
     )
@@ -127,7 +132,7 @@ def test_the_causes_of_captured_outputs_are_not_those_of_an_output_that_was_not_
     )
     comparison = replace(COMPARISON, outputs=(*COMPARISON.outputs, *rungs, clipped), budget=tuple(totals(weights=1.0)))
     comparison = replace(comparison, budget=(*comparison.budget, share("weights", 1.0, "conv", "layers.0")))
-    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
         '11.0 dB (the lowest of 3 outputs, of sample "c"), most of it from the rounding of values to their grids. Of '
         "the error of the 2 outputs with captured operators (30.0 dB or more), 100 % are the weights "
         f"of the convolution layers.0. {DEVICE} The first cure to try is 16-bit float for the convolution layers.0: "
@@ -138,7 +143,7 @@ def test_the_causes_of_captured_outputs_are_not_those_of_an_output_that_was_not_
 def test_equal_outputs_have_no_causes(planned: Request) -> None:
     equal = replace(ANSWER, status="exact", gap=replace(ANSWER.gap, mse=0.0, snr_db=None), previous_snr_db=None)
     comparison = replace(COMPARISON, outputs=(replace(equal, previous_status="exact"),), budget=())
-    assert diagnosis(passed_cell(planned, comparison=comparison)) == (
+    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
         "The final outputs are those of eager PyTorch, bit by bit. The device computes what the same program computes "
         "on the host, bit by bit."
     )
@@ -146,16 +151,16 @@ def test_equal_outputs_have_no_causes(planned: Request) -> None:
 
 def test_an_output_with_nans_is_named(planned: Request) -> None:
     comparison = replace(COMPARISON, outputs=(replace(ANSWER, status="nonfinite_differs"),))
-    assert diagnosis(passed_cell(planned, comparison=comparison)).startswith("Output logits of a: ")
+    assert diagnosed(passed_cell(planned, comparison=comparison)).startswith("Output logits of a: ")
 
 
 def test_without_operators_the_reason_is_that_of_the_lowering(planned: Request) -> None:
-    assert diagnosis(without_debug_program(planned)).endswith(
+    assert diagnosed(without_debug_program(planned)).endswith(
         "Without operators, the causes are unknown: already inserted."
     )
 
 
 def test_a_cell_that_was_not_compared_has_its_outcome_and_its_error(planned: Request) -> None:
-    assert diagnosis(up_to_lower(planned, "deploy", DeviceError("unplugged\nand more"))) == (
+    assert diagnosed(up_to_lower(planned, "deploy", DeviceError("unplugged\nand more"))) == (
         "infrastructure in deploy: unplugged"
     )

@@ -32,7 +32,8 @@ from qnnsweep.tasks.records import (
     OutputComparison,
 )
 from qnnsweep.tasks.records.cell_rows import Finals, Limits
-from qnnsweep.tasks.results.outcome import CellResult, finals, judge, limits, missed_limits
+from qnnsweep.tasks.records.vocabulary import Outcome
+from qnnsweep.tasks.results.outcome import CellResult, finals, judge
 
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(
@@ -82,6 +83,11 @@ def cell(request: Request, *outputs: OutputComparison, **facts: Any) -> CellResu
     return CellResult(request=request, **known | facts)
 
 
+def judged(cell: CellResult) -> tuple[Outcome, str | None]:
+    judgement = judge(cell)
+    return judgement.outcome, judgement.reason
+
+
 def test_a_program_with_a_mistake_at_its_inputs_or_outputs_fails_whatever_its_numbers_are(
     request_8a8w: Request,
 ) -> None:
@@ -97,10 +103,10 @@ def test_a_program_with_a_mistake_at_its_inputs_or_outputs_fails_whatever_its_nu
     wrong = replace(passed, status="failed", mistake="the outputs come in the order ['b', 'a']")
     good = comparison(output(0, EXACT))
     others = tuple(replace(passed, status=status) for status in ("blind", "unclear", "refused"))
-    assert judge(cell(request_8a8w, comparison=replace(good, io_checks=(passed, *others)))) == ("passed", None)
+    assert judged(cell(request_8a8w, comparison=replace(good, io_checks=(passed, *others)))) == ("passed", None)
     for detail, in_words in ((None, ""), ("its bytes are int32", " (its bytes are int32)")):
         probed = replace(good, io_checks=(passed, replace(wrong, detail=detail)))
-        assert judge(cell(request_8a8w, comparison=probed)) == (
+        assert judged(cell(request_8a8w, comparison=probed)) == (
             "failed",
             f"not comparable with the model: {wrong.mistake}{in_words}; the table `probe` has the evidence",
         )
@@ -208,7 +214,7 @@ def test_shares_count_ranked_samples_and_labelled_ones() -> None:
 
 
 def test_an_impossible_cell_has_its_reason(request_8a8w: Request) -> None:
-    assert judge(CellResult(request=request_8a8w, impossible="no fp16 there")) == ("impossible", "no fp16 there")
+    assert judged(CellResult(request=request_8a8w, impossible="no fp16 there")) == ("impossible", "no fp16 there")
 
 
 ERRORS = {
@@ -229,9 +235,9 @@ ERRORS = {
 def test_an_error_is_a_failure_of_the_cell_or_of_the_infrastructure(
     request_8a8w: Request, outcome: str, error: BaseException
 ) -> None:
-    assert judge(CellResult(request=request_8a8w, stage="lower", error=error)) == (outcome, None)
+    assert judged(CellResult(request=request_8a8w, stage="lower", error=error)) == (outcome, None)
     # An error counts whatever was measured before it.
-    assert judge(cell(request_8a8w, output(0, gap(99.0)), error=error)) == (outcome, None)
+    assert judged(cell(request_8a8w, output(0, gap(99.0)), error=error)) == (outcome, None)
 
 
 AGREES, DIFFERS = {"top1_reference": 1, "top1_actual": 1}, {"top1_reference": 1, "top1_actual": 2}
@@ -278,28 +284,30 @@ def test_tolerances_apply_to_the_devices_outputs(
     request_8a8w: Request, outputs: list[OutputComparison], reason: str | None
 ) -> None:
     expected = ("passed", None) if reason is None else ("out_of_tolerance", reason)
-    assert judge(cell(request_8a8w, *outputs)) == expected
+    assert judged(cell(request_8a8w, *outputs)) == expected
 
 
 def test_the_limits_and_the_columns_that_missed_them_are_named(request_8a8w: Request) -> None:
     strict = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=3))
     missed = cell(strict, output(0, gap(1.0), **DIFFERS))
-    assert limits(missed) == Limits(final_snr_db_limit=20.0, top1_agreement_limit=0.75, operators_introduced_limit=3)
-    assert missed_limits(missed) == ("final_snr_db", "top1_agreement")
-    assert missed_limits(cell(strict, output(0, Gap(), status="nonfinite_differs"))) == ("final_difference",)
-    assert missed_limits(cell(strict, output(0, gap(20.0)))) == ()
+    assert judge(missed).limits == Limits(
+        final_snr_db_limit=20.0, top1_agreement_limit=0.75, operators_introduced_limit=3
+    )
+    assert judge(missed).missed_limits == ("final_snr_db", "top1_agreement")
+    assert judge(cell(strict, output(0, Gap(), status="nonfinite_differs"))).missed_limits == ("final_difference",)
+    assert judge(cell(strict, output(0, gap(20.0)))).missed_limits == ()
 
 
 def test_a_scheme_without_a_floor_passes_with_anything_finite(request_8a8w: Request) -> None:
     other = replace(request_8a8w, scheme=replace(request_8a8w.scheme, name="8a4w"))
-    assert judge(cell(other, output(0, gap(-50.0), **DIFFERS))) == ("passed", None)
-    assert judge(cell(other, output(0, Gap(), status="nonfinite_differs")))[0] == "out_of_tolerance"
+    assert judged(cell(other, output(0, gap(-50.0), **DIFFERS))) == ("passed", None)
+    assert judged(cell(other, output(0, Gap(), status="nonfinite_differs")))[0] == "out_of_tolerance"
 
 
 def test_the_top1_agreement_of_random_weights_has_no_floor(request_8a8w: Request) -> None:
     random = replace(EXPORTED, weights="random")
-    assert judge(cell(request_8a8w, output(0, gap(21.0), **DIFFERS), exported=random)) == ("passed", None)
-    assert judge(cell(request_8a8w, output(0, gap(19.0), **DIFFERS), exported=random)) == (
+    assert judged(cell(request_8a8w, output(0, gap(21.0), **DIFFERS), exported=random)) == ("passed", None)
+    assert judged(cell(request_8a8w, output(0, gap(19.0), **DIFFERS), exported=random)) == (
         "out_of_tolerance",
         "final SNR 19.0 dB is below 20 dB",
     )
@@ -331,11 +339,11 @@ def test_an_operator_that_introduces_error_in_any_sample_counts_once(
     compared = replace(comparison(output(0, gap(21.0))), operators=tuple(rows))
     request = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=allowed))
     expected = ("passed", None) if reason is None else ("out_of_tolerance", reason)
-    assert judge(cell(request, comparison=compared)) == expected
+    assert judged(cell(request, comparison=compared)) == expected
 
 
 def test_of_many_operators_that_introduce_error_five_are_named(request_8a8w: Request) -> None:
     compared = replace(comparison(), operators=tuple(operator(index, "introduced") for index in range(7)))
     request = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=0))
     names = "op_0, op_1, op_2, op_3, op_4"
-    assert judge(cell(request, comparison=compared))[1] == f"7 operators introduce error (allowed: 0): {names}"
+    assert judged(cell(request, comparison=compared))[1] == f"7 operators introduce error (allowed: 0): {names}"

@@ -146,7 +146,7 @@ def test_every_step_of_every_sequence_has_a_row_and_the_tokens_are_those_of_eage
         assert min(row[name] for row in steps) > least, name
     # Nothing was there before the first step from which it could inherit an error.
     assert {row["origin"] for row in steps if row["step"] == 0} == {"introduced"}
-    assert judge(cell)[0] == "passed"
+    assert judge(cell).outcome == "passed"
 
 
 def test_the_loop_runs_on_the_device_and_the_other_programs_run_on_its_inputs(cell: CellResult) -> None:
@@ -211,7 +211,7 @@ def test_a_recurrent_model_with_one_method_passes_its_state_on(resources: Resour
     assert [(row["sample"], row["step"], row["method"]) for row in steps] == [(0, step, None) for step in range(20)]
     assert min(row["introduced_snr_db"] for row in steps) > 45
     assert {row["token"] for row in steps} == {None}
-    assert judge(cell)[0] == "passed"
+    assert judge(cell).outcome == "passed"
 
 
 def test_what_an_encoder_writes_stays_in_the_states_of_the_decoder(resources: Resources) -> None:
