@@ -118,12 +118,13 @@ def measure(overrides: list[str], count: int, growth: float) -> dict[str, Any]:
 def measured(plan: Plan, resources: Resources, scheme: SchemeConfig, *, dump: bool) -> CellResult:
     """Return the only cell of a plan, with another scheme. Without `dump`, only the final outputs are compared."""
     from qnnsweep.conf.plan import PlannedCell
-    from qnnsweep.flows.run import run_cells
+    from qnnsweep.flows.session import Session
 
     (cell,) = plan.cells
     measure = replace(cell.request.measure, dump_operators=dump)
     request = replace(cell.request, scheme=scheme, measure=measure)
-    (result,) = run_cells(replace(plan, cells=(PlannedCell(request=request, impossible=None),)), resources, "").cells
+    session = Session(plan, (), resources=resources)
+    (result,) = session.measure([PlannedCell(request=request, impossible=None)])
     if result.error is not None:
         raise result.error
     print(f"{'·'.join(request.names)} {len(scheme.overrides)} overrides: {facts(result)}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """The plan of one sweep: its cells in order, and for each impossible cell the reason why it is impossible."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from qnnsweep.conf.backends import make_importable
@@ -93,6 +93,15 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
             if getattr(request, key) != getattr(first, key):
                 raise RequestError("its value differs between cells; a sweep has only one value of this key", key=key)
     return Plan(cells=cells, folders=tuple(folders), **{key: getattr(first, key) for key in SWEEP_KEYS})
+
+
+def refuse_trend(plan: Plan, what: str) -> None:
+    """Raise RequestError for a key of `trend` that is not the default. `what`: the run, which is no night."""
+    default = TrendConfig()
+    for field in fields(TrendConfig):
+        if getattr(plan.trend, field.name) != getattr(default, field.name):
+            problem = f"{what} is not compared with earlier nights, so this key has no effect; leave it out"
+            raise RequestError(problem, key=f"trend.{field.name}")
 
 
 def _same_name(request: Request, swept: Sequence[str]) -> RequestError:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qnnsweep.conf.errors import RequestError
 from qnnsweep.conf.load import load
-from qnnsweep.conf.plan import Plan, PlannedCell
+from qnnsweep.conf.plan import Plan, PlannedCell, refuse_trend
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schema import Request, Reuse
 from qnnsweep.conf.schemes import Precision
@@ -15,6 +15,7 @@ from qnnsweep.conf.schemes import Precision
 def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
     """Return the plan of a repair: the cells of one model, scheme, backend and device. Raises RequestError."""
     plan = load(overrides, config_dirs=folders)
+    refuse_trend(plan, "a repair")
     first = plan.cells[0].request
     if first.target == TargetConfig():
         raise RequestError("a repair needs a target, such as target.final_snr_db=30", key="target")

@@ -10,54 +10,59 @@ from prefect.futures import PrefectFuture
 from qnnsweep.conf.load import load
 from qnnsweep.conf.plan import Plan, PlannedCell
 from qnnsweep.conf.recompare import check_changeable, key_of
-from qnnsweep.flows.graph import await_result, comparison_options, other_references, result_names, work_label
-from qnnsweep.flows.resources import Resources, prepare
-from qnnsweep.flows.run import CellResults, RunStart, finish_run, on_progress
+from qnnsweep.conf.schema import RetentionConfig, TrendConfig
+from qnnsweep.flows.graph import (
+    ProgressCallback,
+    await_result,
+    comparison_options,
+    other_references,
+    result_names,
+    work_label,
+)
+from qnnsweep.flows.resources import Resources
 from qnnsweep.flows.runs import results
 from qnnsweep.flows.runs.files import CellEvidence, read_evidence
-from qnnsweep.flows.server.decorator import run_flow
-from qnnsweep.flows.server.signals import die_on_sigterm
+from qnnsweep.flows.runs.flow_state import run_flow
+from qnnsweep.flows.session import begin, no_progress
 from qnnsweep.tasks.compare import compare_task
 from qnnsweep.tasks.errors import EvidenceError, RequestError
 from qnnsweep.tasks.records import Comparison, RunFacts
 from qnnsweep.tasks.records.methods import methods_of, of_methods
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.stage import configure_task
-from qnnsweep.tasks.storage import lock
 from qnnsweep.tasks.storage.store import Store
+
+
+def run_recompare(
+    past: RunFacts, plan: Plan, overrides: Sequence[str], on_progress: ProgressCallback = no_progress
+) -> results.SweepResult:
+    """Compare every cell of a past run again, as a new run. `past`, `plan`: see `planned`."""
+    line = ("qnnsweep", "recompare", f"--run={past.run_id}", *overrides)
+    with begin(plan, line, on_progress) as session:
+        resources = session.resources
+        evidence = [read_evidence(past.run_id, cell.request, session.store) for cell in plan.cells]
+        futures = [_submit(*inputs, resources, on_progress) for inputs in zip(plan.cells, evidence, strict=True)]
+        cells = zip(plan.cells, evidence, futures, strict=True)
+        compared = [_result(past.run_id, *cell) for cell in cells]
+        for cell in compared if resources.others else ():  # the facts of the past run have only one toolchain
+            cell.toolchain = resources.workers_of(cell.request).identity
+        session.reused = sum(cell.capture is not None for cell in compared)
+        session.result_names = result_names(future for future in futures if future is not None)
+        return session.finish(compared, toolchain=past.toolchain)
 
 
 @run_flow()
 def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
-    """Compare every cell of a past run again, as a new run. `overrides` may set only keys that change no capture.
+    """Compare every cell of a past run again, as a new run. `overrides`: see `planned`."""
+    return run_recompare(*planned(Store.at(artifacts), run_id, overrides), overrides)
+
+
+def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:
+    """Return the facts and the plan of a past run. `overrides` replace the run's own overrides of the same keys.
 
     Raises RequestError for an unknown run, for an override of a key that changes captures, and for a reference without
     stored values.
     """
-    store = Store.at(artifacts)
-    with lock.shared(store):
-        past, plan = planned(store, run_id, overrides)
-        run_start = RunStart.now()
-        resources = prepare(plan)
-        with die_on_sigterm():
-            evidence = [read_evidence(past.run_id, cell.request, resources.store) for cell in plan.cells]
-            futures = [_submit(*inputs, resources) for inputs in zip(plan.cells, evidence, strict=True)]
-            cells = zip(plan.cells, evidence, futures, strict=True)
-            compared = [_result(past.run_id, *cell) for cell in cells]
-            for cell in compared if resources.others else ():  # the facts of the past run have only one toolchain
-                cell.toolchain = resources.workers_of(cell.request).identity
-        done = CellResults(
-            cells=compared,
-            reused=sum(cell.capture is not None for cell in compared),
-            result_names=result_names(future for future in futures if future is not None),
-        )
-        command = ("qnnsweep", "recompare", f"--run={past.run_id}", *overrides)
-        run = replace(run_start.compiled_facts(resources, done.reused, command), toolchain=past.toolchain)
-        return finish_run(run, done, resources, trend=None, verb="recompare")
-
-
-def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:
-    """Return the facts and the plan of a past run. `overrides` replace the run's own overrides of the same keys."""
     check_changeable(overrides)
     run = results.find_run(store, run_id)
     if run.command[:2] == ("qnnsweep", "repair"):
@@ -70,8 +75,10 @@ def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple
     unchanged = [word for word in arguments if not word.startswith("--") and key_of(word) not in changed]
     plan = load([*unchanged, *overrides], config_dirs=folders)
     _check_references(run.run_id, plan, store)
-    # Use the store's location on this machine: where the run was made, the store may have been in another folder.
-    return run, replace(plan, artifacts=store.location, cache_folder=None)
+    # Use the store's location on this machine: where the run was made, the store may have been in another folder. What
+    # follows after a night is not repeated: a limit of retention could remove the very run that is compared again.
+    quiet = replace(plan, retention=RetentionConfig(), trend=TrendConfig())
+    return run, replace(quiet, artifacts=store.location, cache_folder=None)
 
 
 def _check_references(run_id: str, plan: Plan, store: Store) -> None:
@@ -87,11 +94,13 @@ def _check_references(run_id: str, plan: Plan, store: Store) -> None:
             )
 
 
-def _submit(cell: PlannedCell, evidence: CellEvidence | None, resources: Resources) -> PrefectFuture[Comparison] | None:
+def _submit(
+    cell: PlannedCell, evidence: CellEvidence | None, resources: Resources, on_progress: ProgressCallback
+) -> PrefectFuture[Comparison] | None:
     if evidence is None:
         return None
     label = work_label("compare", cell.request)
-    report = partial(on_progress.get(), "compare", label)
+    report = partial(on_progress, "compare", label)
     task = configure_task(
         compare_task,
         f"compare {label}",

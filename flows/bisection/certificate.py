@@ -8,7 +8,7 @@ from pathlib import Path
 from qnnsweep.conf.masking import mask_secrets
 from qnnsweep.conf.schema import TrendConfig
 from qnnsweep.flows.bisection.probes import Probe
-from qnnsweep.flows.run import command
+from qnnsweep.flows.session import command
 from qnnsweep.tasks.records.tables import VERSION_COLUMNS
 from qnnsweep.tasks.results.bisection import Answer
 from qnnsweep.tasks.results.oracle import introduced_snr_db

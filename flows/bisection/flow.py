@@ -5,37 +5,28 @@ interruption come from the cache, and lead to the same decisions.
 """
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
 from qnnsweep.conf.errors import did_you_mean, one_of
 from qnnsweep.conf.names import DEFAULT_ORACLE
+from qnnsweep.conf.plan import Plan
 from qnnsweep.flows.bisection.certificate import CertifiedFlip, certified_flip
 from qnnsweep.flows.bisection.probes import Probe, Probes
 from qnnsweep.flows.bisection.request import Bisection, Difference, parsed
-from qnnsweep.flows.resources import prepare
-from qnnsweep.flows.run import CellResults, RunStart, command, finish_run, overrides_with_secrets
-from qnnsweep.flows.runs import results
-from qnnsweep.flows.runs.artifacts import create_artifacts
-from qnnsweep.flows.server import leases
-from qnnsweep.flows.server.decorator import run_flow
+from qnnsweep.flows.graph import ProgressCallback
+from qnnsweep.flows.runs.flow_state import run_flow
+from qnnsweep.flows.runs.results import SweepResult
+from qnnsweep.flows.session import begin, command, no_progress
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.report.format import plural
 from qnnsweep.tasks.results.bisection import Answer, AxisSearch, smallest_changes
 from qnnsweep.tasks.results.oracle import Oracle, introduced_snr_db, parsed_oracle
-from qnnsweep.tasks.storage import lock
-from qnnsweep.tasks.storage.store import Store
-
-on_probe: ContextVar[Callable[[Probe], None]] = ContextVar("on_probe", default=lambda _probe: None)
-"""The function that is called with every probe. See `qnnsweep.flows.run.on_progress`."""
-on_prepare: ContextVar[Callable[[int], None]] = ContextVar("on_prepare", default=lambda _count: None)
-"""The function that is called with the number of toolchains that will be prepared or reused next."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BisectionResult:
-    run: results.SweepResult
+    run: SweepResult
     bisection: Bisection
     oracle: Oracle
     probes: Sequence[Probe]
@@ -49,47 +40,49 @@ class BisectionResult:
     """Whether nothing can be said, because an end could not be measured."""
 
 
-@run_flow()
-def bisect(overrides: list[str], config_dirs: list[str], oracle: str) -> BisectionResult:
-    """Search the change that makes a cell bad. `overrides`: the words of the command line; see `parsed`.
-
-    Raises RequestError for a wrong request, and EnvironmentUnusable for an unusable machine.
-    """
-    folders = [Path(folder) for folder in config_dirs]
-    words = overrides_with_secrets.get() or overrides
-    bisection, condition = parsed(words, folders), parsed_oracle(oracle)
-    plan = bisection.good.plan(folders)
-    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
-    with lock.shared(store):
-        run_start = RunStart.now()
-        resources = prepare(plan, device_lock=leases.exclusive)
+def run_bisect(
+    bisection: Bisection,
+    plan: Plan,
+    oracle: Oracle,
+    line: Sequence[str],
+    on_progress: ProgressCallback = no_progress,
+    on_prepare: Callable[[int], None] = lambda _count: None,
+    on_probe: Callable[[Probe], None] = lambda _probe: None,
+) -> BisectionResult:
+    """Search the change that makes a cell bad. `plan`: that of the good end; see also `run_sweep` and `Probes`."""
+    with begin(plan, line, on_progress) as session:
         ends = (bisection.good, bisection.bad)
-        callbacks = (on_prepare.get(), on_probe.get())
-        probes = Probes(plan, resources, run_start.run_id, condition, ends, folders, *callbacks)
-        if condition.operator is not None:
-            _check_operator(condition.operator, probes.measure(ends))
+        probes = Probes(session, oracle, ends, bisection.folders, on_prepare, on_probe)
+        if oracle.operator is not None:
+            _check_operator(oracle.operator, probes.measure(ends))
         pairs, smallest = _on_axis(bisection, probes) if bisection.points else _of_two(bisection, probes)
-        options = () if oracle == DEFAULT_ORACLE else (f"--oracle={oracle}",)
-        resources, line = probes.resources, command(overrides, folders, *options, verb="bisect")
-        run = run_start.compiled_facts(resources, probes.reused, line)
-        done = CellResults(
-            cells=[probe.cell for probe in probes.all if probe.cell is not None],
-            reused=probes.reused,
-            result_names=probes.result_names,
-        )
-        result = finish_run(run, done, resources, trend=None, costs=resources.costs, verb="bisect")
-        create_artifacts(result, store, plan.prefect.reports_url)
+        result = session.finish([probe.cell for probe in probes.all if probe.cell is not None])
     good, bad = probes.of(ends)
     return BisectionResult(
         run=result,
         bisection=bisection,
-        oracle=condition,
+        oracle=oracle,
         probes=probes.of(bisection.points) or probes.all,
-        flips=[certified_flip(*pair, folders, plan.masked_names) for pair in pairs],
+        flips=[certified_flip(*pair, bisection.folders, plan.masked_names) for pair in pairs],
         smallest=smallest,
         reason=_reason(len(pairs), smallest, bad, good),
         is_undecided=not pairs and "untestable" in (bad.answer, good.answer),
     )
+
+
+@run_flow()
+def bisect(overrides: list[str], config_dirs: list[str], oracle: str = DEFAULT_ORACLE) -> BisectionResult:
+    """Search the change that makes a cell bad. `overrides`: the words of the command line; see `parsed`."""
+    folders = [Path(folder) for folder in config_dirs]
+    bisection = parsed(overrides, folders)
+    line = command_line(overrides, folders, oracle)
+    return run_bisect(bisection, bisection.good.plan(folders), parsed_oracle(oracle), line)
+
+
+def command_line(words: Sequence[str], folders: Sequence[Path], oracle: str) -> tuple[str, ...]:
+    """Return the command line that repeats the bisection."""
+    options = () if oracle == DEFAULT_ORACLE else (f"--oracle={oracle}",)
+    return command(words, folders, *options, verb="bisect")
 
 
 Pair = tuple[Probe, Probe, Sequence[Probe]]

@@ -6,12 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from qnnsweep.conf.plan import Plan, PlannedCell
+from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.conf.schema import Reuse
 from qnnsweep.flows.bisection.request import Point
-from qnnsweep.flows.graph import Codes
-from qnnsweep.flows.resources import Resources
-from qnnsweep.flows.run import run_cells
+from qnnsweep.flows.session import Session
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.results.bisection import Answer
@@ -49,13 +47,11 @@ class Probe:
 
 
 class Probes:
-    """The probes so far. They share the store, the workers of each toolchain, and the digests of the model's code."""
+    """The probes so far. The session measures their cells."""
 
     def __init__(
         self,
-        plan: Plan,
-        resources: Resources,
-        run_id: str,
+        session: Session,
         oracle: Oracle,
         ends: Collection[Point],
         folders: Sequence[Path],
@@ -67,17 +63,12 @@ class Probes:
         `on_prepare`: is called with the number of toolchains that will be prepared or reused next.
         `on_probe`: is called with every probe.
         """
-        self._plan = plan
+        self._session = session
         self._ends = {point.words for point in ends}
-        self.resources = resources
-        self._run_id = run_id
         self._oracle = oracle
         self._folders = folders
         self._on_prepare, self._on_probe = on_prepare, on_probe
-        self._codes: Codes = {}
         self._by_words: dict[tuple[str, ...], Probe] = {}
-        self.reused = 0
-        self.result_names: dict[str, bool] = {}
 
     @property
     def all(self) -> list[Probe]:
@@ -120,7 +111,7 @@ class Probes:
         wanted = [*dict.fromkeys(toolchain for point in points if (toolchain := point.toolchain))]
         if wanted:
             self._on_prepare(len(wanted))
-        with ThreadPoolExecutor(self._plan.limits.parallel or os.cpu_count() or 1) as threads:
+        with ThreadPoolExecutor(self._session.plan.limits.parallel or os.cpu_count() or 1) as threads:
             return dict(zip(wanted, threads.map(prepared, wanted), strict=True))
 
     def _planned(
@@ -141,16 +132,12 @@ class Probes:
     def _run(self, cells: Sequence[PlannedCell], has_end: bool) -> list[CellResult | RequestError]:
         if not cells:
             return []
-        self.resources = self.resources.with_toolchains(cell.request.toolchain for cell in cells)
         try:
-            done = run_cells(replace(self._plan, cells=tuple(cells)), self.resources, self._run_id, self._codes)
+            return [*self._session.measure(cells)]
         except RequestError as error:  # all models are wrong
             if has_end:
                 raise
             return [error for _ in cells]
-        self.reused += done.reused
-        self.result_names |= done.result_names
-        return [*done.cells]
 
     def _judged(self, point: Point, toolchain: str | None, result: CellResult | RequestError) -> Probe:
         number = len(self._by_words)
@@ -160,7 +147,7 @@ class Probes:
         names = {other.cell.request.names for other in self.all if other.cell is not None}
         if result.request.names in names:
             result = renamed(result, f"{result.request.scheme.name} probe {number}")
-        tables = rows(self._run_id, [result], None)
+        tables = rows(self._session.run_id, [result], None)
         return Probe(
             number=number,
             point=point,

@@ -12,7 +12,7 @@ from pathlib import Path
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.load import load, single_values
 from qnnsweep.conf.masking import mask_secrets
-from qnnsweep.conf.plan import SWEEP_KEYS, Plan, PlannedCell
+from qnnsweep.conf.plan import SWEEP_KEYS, Plan, PlannedCell, refuse_trend
 from qnnsweep.conf.toolchains import KEYS
 from qnnsweep.tasks.toolchain.prepared.commits import BETWEEN, Commit, commits, is_range
 from qnnsweep.tasks.toolchain.prepared.overlay import split_commit
@@ -52,6 +52,7 @@ class Point:
         if any(cell.request.model.cases is not None for cell in plan.cells):
             problem = "cases have no single outcome; bisect one of them, which qnnsweep atlas --case writes"
             raise RequestError(problem, key="model")
+        refuse_trend(plan, "a bisection")
         return plan
 
 
@@ -79,6 +80,8 @@ class Bisection:
     differences: tuple[Difference, ...] = ()
     common: tuple[str, ...] = ()
     """The words that BAD and GOOD have in common."""
+    folders: tuple[Path, ...] = ()
+    """The user's folders of configuration."""
 
     def with_differences(self, chosen: Collection[Difference]) -> Point:
         """Return the cell GOOD with the chosen differences of BAD."""
@@ -116,7 +119,7 @@ def parsed(words: Sequence[str], folders: Sequence[Path]) -> Bisection:
     else:
         bisection = _of_two(words)
     _check(bisection, folders)
-    return bisection
+    return replace(bisection, folders=tuple(folders))
 
 
 def masked(words: Sequence[str], masked_names: str) -> list[str]:

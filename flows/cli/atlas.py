@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from qnnsweep.flows.cli.foreground import run_on_this_machine, sweep_here
+from qnnsweep.flows.cli.foreground import sweep_here
 from qnnsweep.flows.cli.options import (
     ArtifactsOfSweep,
     ConfigDirs,
@@ -56,7 +56,7 @@ def atlas(
     With model=MODEL, the cases are the distinct operator calls of this model, with the tensors that they get in it. For
     example: scheme=16a8w soc=SM8650,SM8750 model.arguments.operators=[add,conv2d]
     """
-    folders = [str(folder.absolute()) for folder in config_dir or ()]
+    folders = [folder.absolute() for folder in config_dir or ()]
     with exit_on_error(debug):
         from qnnsweep.conf.atlas_plan import atlas_overrides, planned
         from qnnsweep.flows.runs.regressions import regressions_table
@@ -69,7 +69,7 @@ def atlas(
             print(case_yaml(plan, case), end="")
             raise typer.Exit(PASSED)
         configure_prefect()
-        result = run_on_this_machine(sweep_here, plan, overrides, folders)
+        result = sweep_here(plan, overrides, folders)
         rows = _rows(result)
         _show(result, rows)
         if tolerance is not None:

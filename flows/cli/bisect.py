@@ -19,6 +19,7 @@ from qnnsweep.tasks.report.format import plural
 if TYPE_CHECKING:
     from qnnsweep.flows.bisection.flow import BisectionResult
     from qnnsweep.flows.bisection.probes import Probe
+    from qnnsweep.flows.graph import ProgressCallback
     from qnnsweep.tasks.storage.store import Store
 
 EXITS = """
@@ -60,7 +61,7 @@ def bisect(
 
     Prints a page of Markdown with both sides, their digests and the commands that reproduce them.
     """
-    folders = [str(folder.absolute()) for folder in config_dir or ()]
+    folders = [folder.absolute() for folder in config_dir or ()]
     with exit_on_error(debug):
         configure_prefect()
         from qnnsweep.flows.bisection.request import masked, parsed
@@ -68,24 +69,27 @@ def bisect(
         from qnnsweep.tasks.results.oracle import parsed_oracle
 
         words = with_artifacts(words, artifacts)
-        parsed_oracle(oracle)
-        bisection = parsed(words, config_dir or [])
-        plan = bisection.good.plan(config_dir or [])
+        condition = parsed_oracle(oracle)
+        bisection = parsed(words, folders)
+        plan = bisection.good.plan(folders)
         resources = prepare(plan)  # report what this machine lacks before Prefect starts
         if bisection.good.toolchain is None:
             resources.workers.warm_up()
         masked_words = masked(words, plan.masked_names)
 
-        def start() -> "BisectionResult":
+        def start(on_progress: "ProgressCallback") -> "BisectionResult":
             from qnnsweep.flows.bisection.flow import bisect as flow
-            from qnnsweep.flows.bisection.flow import on_prepare, on_probe
-            from qnnsweep.flows.run import overrides_with_secrets
+            from qnnsweep.flows.bisection.flow import command_line, run_bisect
+            from qnnsweep.flows.runs.flow_state import returned
 
-            screen = Console(stderr=True)
-            on_prepare.set(lambda count: screen.print(f"{plural(count, 'toolchain')} to prepare or to use again"))
-            on_probe.set(lambda probe: screen.print(_line(probe), soft_wrap=True))
-            overrides_with_secrets.set(words)
-            return flow(masked_words, folders, oracle)
+            screen, line = Console(stderr=True), command_line(masked_words, folders, oracle)
+            callbacks = (
+                on_progress,
+                lambda count: screen.print(f"{plural(count, 'toolchain')} to prepare or to use again"),
+                lambda probe: screen.print(_line(probe), soft_wrap=True),
+            )
+            body = flow.with_body(lambda: run_bisect(bisection, plan, condition, line, *callbacks))
+            return returned(body, masked_words, list(map(str, folders)), oracle)
 
         result = with_progress(plan.cells, start)
         _show(result, resources.store, as_json=json_)

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
@@ -18,61 +19,62 @@ from qnnsweep.tasks.report.format import plural
 
 if TYPE_CHECKING:
     from qnnsweep.conf.plan import Plan, PlannedCell
+    from qnnsweep.flows.graph import ProgressCallback
     from qnnsweep.flows.runs.results import SweepResult
     from qnnsweep.flows.server.temporary import TemporaryServer
 
 T = TypeVar("T")
 
 
-def run_on_this_machine(
-    flow: Callable[[list[str], list[str]], T], plan: "Plan", overrides: list[str], folders: list[str]
-) -> T:
-    """Call a flow of overrides, and show the progress of the plan's cells. Prefect gets the overrides with masks."""
+def sweep_here(plan: "Plan", overrides: list[str], folders: Sequence[Path]) -> "SweepResult":
+    """Run the flow `sweep` for a plan of these overrides. Prefect gets the overrides with masks."""
+    from qnnsweep.conf.masking import mask_secrets
+
+    masked = mask_secrets(overrides, plan.masked_names)
+
+    def start(on_progress: "ProgressCallback") -> "SweepResult":
+        from qnnsweep.flows.runs.flow_state import returned
+        from qnnsweep.flows.session import command
+        from qnnsweep.flows.sweep import run_sweep, sweep
+
+        flow = sweep.with_body(lambda: run_sweep(plan, command(masked, folders), on_progress))
+        return returned(flow, masked, list(map(str, folders)))
+
+    return run_on_this_machine(plan, start)
+
+
+def run_on_this_machine(plan: "Plan", flow: Callable[["ProgressCallback"], T]) -> T:
+    """Start what the plan needs, then call the flow, and show the progress of the plan's cells."""
     impossible = sum(cell.impossible is not None for cell in plan.cells)
     to_run = plural(len(plan.cells) - impossible, "cell")
     print(f"{to_run} to run, {impossible} impossible", file=sys.stderr, flush=True)
     from qnnsweep.flows.toolchains import start_servers
 
     start_servers(plan)
-    from qnnsweep.conf.masking import mask_secrets
     from qnnsweep.flows.resources import prepare
 
     prepare(plan)  # report what this machine lacks before Prefect starts
-    masked = mask_secrets(overrides, plan.masked_names)
-
-    def start() -> T:
-        from qnnsweep.flows.run import loaded_plan, overrides_with_secrets
-
-        overrides_with_secrets.set(overrides)
-        loaded_plan.set(plan)
-        return flow(masked, folders)
-
-    return with_progress(plan.cells, start)
+    return with_progress(plan.cells, flow)
 
 
-def sweep_here(overrides: list[str], folders: list[str]) -> "SweepResult":
-    """Run the flow `sweep`, and return its result."""
-    from qnnsweep.flows.runs.flow_state import returned
-    from qnnsweep.flows.sweep import sweep
-
-    return returned(sweep(overrides, folders, return_state=True))
-
-
-def with_progress(cells: Sequence["PlannedCell"], flow: Callable[[], T]) -> T:
-    """Start Prefect, then call the flow and show the progress of its cells."""
+def with_progress(cells: Sequence["PlannedCell"], flow: Callable[["ProgressCallback"], T]) -> T:
+    """Start Prefect, then call the flow, and show the progress of its cells."""
     screen = Console(stderr=True)
     with interruptible(screen) as before_end:
         with screen.status("starting Prefect …"):
             server = _start_server(before_end)
             from qnnsweep.flows.cli import progress
-            from qnnsweep.flows.run import on_progress
             from qnnsweep.flows.server import connect
 
             connect.ensure(server)
-        with progress.show_progress(cells, screen) as display:
-            on_progress.set(display.update)
-            with connect.translated_errors(), connect.without_heartbeats():
-                return flow()
+            if server is None:
+                before_end.append(connect.cancel_flow_run)
+        with (
+            progress.show_progress(cells, screen) as display,
+            connect.translated_errors(),
+            connect.without_heartbeats(),
+        ):
+            return flow(display.update)
 
 
 def _start_server(before_end: list[Callable[[], None]]) -> "TemporaryServer | None":

@@ -20,7 +20,7 @@ from qnnsweep.flows.cli.completion import complete_run
 from qnnsweep.flows.cli.diff import EXITS as DIFF_EXITS
 from qnnsweep.flows.cli.diff import diff
 from qnnsweep.flows.cli.ending import end
-from qnnsweep.flows.cli.foreground import interruptible, run_on_this_machine, sweep_here, with_progress
+from qnnsweep.flows.cli.foreground import interruptible, sweep_here, with_progress
 from qnnsweep.flows.cli.lists import list_
 from qnnsweep.flows.cli.options import (
     EXITS,
@@ -55,6 +55,7 @@ from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 from qnnsweep.tasks.report.formats.names import Format
 
 if TYPE_CHECKING:
+    from qnnsweep.flows.graph import ProgressCallback
     from qnnsweep.flows.runs.results import SweepResult
 
 app = typer.Typer(
@@ -111,7 +112,7 @@ def run(
     artifacts: ArtifactsOfSweep = None,
 ) -> None:
     """Run a sweep: every combination of models, schemes and SoCs in the overrides. Repeat the command to continue."""
-    folders = [str(folder.absolute()) for folder in config_dir or ()]
+    folders = [folder.absolute() for folder in config_dir or ()]
     with exit_on_error(debug):
         from qnnsweep.conf.load import load
         from qnnsweep.conf.masking import refuse_secrets
@@ -123,7 +124,7 @@ def run(
             refuse_secrets(overrides, plan.masked_names)
             result = _spread(overrides, folders, pool, dask)
         else:
-            result = run_on_this_machine(sweep_here, plan, overrides, folders)
+            result = sweep_here(plan, overrides, folders)
         _show(result, as_json=json_)
         regressed = plan.trend.fail and any(row["verdict"] == "regressed" for row in result.trends)
         raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code(result))
@@ -259,12 +260,20 @@ def recompare(
 
         check_changeable(overrides or [])
         configure_prefect()
-        from qnnsweep.flows import recompare
+        from qnnsweep.flows.recompare import planned, run_recompare
+        from qnnsweep.flows.recompare import recompare as flow
         from qnnsweep.flows.resources import prepare
+        from qnnsweep.flows.runs.flow_state import returned
 
-        _, plan = recompare.planned(store_at(artifacts), run_, overrides or [])
+        words = overrides or []
+        past, plan = planned(store_at(artifacts), run_, words)
         prepare(plan)
-        result = with_progress(plan.cells, lambda: recompare.recompare(artifacts, run_, overrides or []))
+
+        def start(on_progress: "ProgressCallback") -> "SweepResult":
+            body = flow.with_body(lambda: run_recompare(past, plan, words, on_progress))
+            return returned(body, artifacts, run_, words)
+
+        result = with_progress(plan.cells, start)
         _show(result, as_json=json_)
         raise typer.Exit(_exit_code(result))
 
@@ -298,11 +307,10 @@ def command_line(words: list[str]) -> int:
         return error.exit_code
 
 
-def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: str | None) -> "SweepResult":
+def _spread(overrides: list[str], folders: list[Path], pool: str | None, dask: str | None) -> "SweepResult":
     """Run the flow `spread`. This machine only waits for the workers, so it need not meet their requirements."""
     from qnnsweep.flows.cli import progress, serve
-    from qnnsweep.flows.distribution.spread import spread
-    from qnnsweep.flows.run import on_progress
+    from qnnsweep.flows.distribution.spread import run_spread, spread
     from qnnsweep.flows.runs.flow_state import returned
     from qnnsweep.flows.server import connect
 
@@ -310,10 +318,11 @@ def _spread(overrides: list[str], folders: list[str], pool: str | None, dask: st
         raise RequestError("--pool, --dask: the sweep runs either on a work pool or on Dask; set only one of them")
     screen = Console(stderr=True)
     serve.ensure_server()
-    with interruptible(screen):
-        on_progress.set(progress.ProgressLog((), screen, stages=("shard",)).update)
-        with connect.translated_errors():
-            return returned(spread(overrides, folders, pool, dask, return_state=True))
+    log = progress.ProgressLog((), screen, stages=("shard",))
+    flow = spread.with_body(lambda: run_spread(overrides, folders, pool, dask, log.update))
+    with interruptible(screen) as before_end, connect.translated_errors():
+        before_end.append(connect.cancel_flow_run)
+        return returned(flow, overrides, list(map(str, folders)), pool, dask)
 
 
 def _show(result: "SweepResult", *, as_json: bool) -> None:

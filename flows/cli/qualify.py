@@ -9,7 +9,7 @@ import typer
 
 from qnnsweep.conf.toolchains import NAME_FORM, is_toolchain_name
 from qnnsweep.flows.cli.completion import complete_toolchain
-from qnnsweep.flows.cli.foreground import run_on_this_machine, sweep_here
+from qnnsweep.flows.cli.foreground import sweep_here
 from qnnsweep.flows.cli.options import (
     ArtifactsOfSweep,
     ConfigDirs,
@@ -54,7 +54,7 @@ def qualify(
     Prints Markdown for a pull request. Without overrides, the cells are those of experiment=quickstart. Cells that a
     limit of the compiler makes impossible are tried, too; try_impossible=false leaves them out.
     """
-    folders = [str(folder.absolute()) for folder in config_dir or ()]
+    folders = [folder.absolute() for folder in config_dir or ()]
     with exit_on_error(debug):
         words = _overrides(before, after, overrides or [])
         configure_prefect()
@@ -67,7 +67,7 @@ def qualify(
 
         words = with_artifacts(words, artifacts)
         plan = load(words, config_dirs=config_dir or [])
-        result = run_on_this_machine(sweep_here, plan, words, folders)
+        result = sweep_here(plan, words, folders)
         store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
         tried = [cell.request for cell in plan.cells if cell.impossible is None]
         reasons = ((request.names[: len(RULED_AXES)], compiler_limit(request)) for request in tried)

@@ -26,6 +26,7 @@ from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 
 if TYPE_CHECKING:
+    from qnnsweep.flows.graph import ProgressCallback
     from qnnsweep.flows.repair import RepairResult
     from qnnsweep.tasks.records.repair_rows import CertificateRow
     from qnnsweep.tasks.results.repair_search import Step
@@ -47,19 +48,29 @@ def repair(
 
     For example: model=minilm_l6 scheme=16a8w soc=SM8650 target.final_snr_db=30 budget.size_ratio=1.25
     """
-    folders = [str(folder.absolute()) for folder in config_dir or ()]
+    folders = [folder.absolute() for folder in config_dir or ()]
     with exit_on_error(debug):
+        from qnnsweep.conf.masking import mask_secrets
         from qnnsweep.conf.repair_plan import planned
 
         overrides = with_artifacts(overrides, artifacts)
         plan = planned(overrides, config_dir or [])
+        masked = mask_secrets(overrides, plan.masked_names)
         configure_prefect()
-        from qnnsweep.flows.repair import on_step
-        from qnnsweep.flows.repair import repair as flow
 
-        screen = Console(stderr=True)
-        on_step.set(lambda step: screen.print(_line(step), soft_wrap=True))
-        result = run_on_this_machine(flow, plan, overrides, folders)
+        def start(on_progress: "ProgressCallback") -> "RepairResult":
+            from qnnsweep.flows.repair import repair as flow
+            from qnnsweep.flows.repair import run_repair
+            from qnnsweep.flows.runs.flow_state import returned
+            from qnnsweep.flows.session import command
+
+            screen, line = Console(stderr=True), command(masked, folders, verb="repair")
+            body = flow.with_body(
+                lambda: run_repair(plan, line, on_progress, lambda step: screen.print(_line(step), soft_wrap=True))
+            )
+            return returned(body, masked, list(map(str, folders)))
+
+        result = run_on_this_machine(plan, start)
         _show(result)
         if json_:
             print(json.dumps(_summary(result)))

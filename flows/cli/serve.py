@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from qnnsweep.conf.plan import Plan
 from qnnsweep.conf.schema import ScheduleConfig
 from qnnsweep.flows.distribution.spread import spread
-from qnnsweep.flows.run import command
 from qnnsweep.flows.server import connect
+from qnnsweep.flows.session import command
 from qnnsweep.flows.sweep import sweep
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 

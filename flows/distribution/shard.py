@@ -4,18 +4,11 @@ from pathlib import Path
 
 from qnnsweep.conf.load import SHARED_BY, load
 from qnnsweep.conf.plan import Plan
-from qnnsweep.flows.resources import prepare
-from qnnsweep.flows.run import CellResults, RunStart, command, run_cells
 from qnnsweep.flows.runs import results
-from qnnsweep.flows.runs.files import link_files
-from qnnsweep.flows.runs.retention import manifest
-from qnnsweep.flows.server import leases
-from qnnsweep.flows.server.decorator import run_flow
+from qnnsweep.flows.runs.flow_state import run_flow
+from qnnsweep.flows.session import begin, command
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.results.outcome import CellResult
-from qnnsweep.tasks.results.rows import rows
-from qnnsweep.tasks.storage import lock
-from qnnsweep.tasks.storage.manifest import write_manifest
 from qnnsweep.tasks.storage.store import Store
 
 
@@ -33,19 +26,12 @@ def shard(overrides: list[str], config_dirs: list[str], run_id: str, number: int
     """
     folders = [Path(folder) for folder in config_dirs]
     plan = load(overrides, config_dirs=folders)
-    run_start = RunStart.now(run_id)
-    resources = prepare(plan, device_lock=leases.exclusive)
-    with lock.shared(resources.store):
+    with begin(plan, command(overrides, folders), part_of=run_id) as session:
         try:
-            done = run_cells(plan, resources, run_id)
+            cells = session.measure(plan.cells)
         except RequestError as error:
-            done = CellResults(cells=not_started(plan, error), reused=0, result_names={})
-        run = run_start.compiled_facts(resources, done.reused, command(overrides, folders))
-        link_files(done.cells, run_id, resources.store)
-        contents = rows(run_id, done.cells, run.toolchain, resources.costs)
-        part = shard_store(resources.store, run_id, number)
-        write_manifest(part, run_id, manifest(done.cells, done.result_names, resources.store))
-        results.write_rows(run, contents, part)
+            cells = not_started(plan, error)
+        session.finish_part(cells, shard_store(session.store, run_id, number))
 
 
 def shards_folder(run_id: str) -> str:

@@ -26,17 +26,13 @@ from qnnsweep.conf.plan import Plan
 from qnnsweep.flows.distribution import heartbeats
 from qnnsweep.flows.distribution.dask import dask_task_runner
 from qnnsweep.flows.distribution.shard import not_started, shard, shard_store, shards_folder
-from qnnsweep.flows.graph import await_result
-from qnnsweep.flows.run import RunStart, command, on_progress
-from qnnsweep.flows.runs import flow_state, notifications, results
-from qnnsweep.flows.runs.artifacts import create_artifacts
-from qnnsweep.flows.runs.retention import apply_retention
-from qnnsweep.flows.server.decorator import run_flow
+from qnnsweep.flows.graph import ProgressCallback, await_result
+from qnnsweep.flows.runs import results
+from qnnsweep.flows.runs.flow_state import run_flow
+from qnnsweep.flows.session import begin, command, no_progress
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 from qnnsweep.tasks.results.rows import rows
-from qnnsweep.tasks.storage import lock
 from qnnsweep.tasks.storage.manifest import join_manifests, read_manifest, write_manifest
-from qnnsweep.tasks.storage.store import Store
 
 POOL = "qnnsweep"
 _POLL_S, _POLLS_PER_SECOND = 5.0, 20
@@ -59,9 +55,12 @@ class ShardCancelled(EnvironmentUnusable):
     """The error for a shard that a user cancelled. Such a shard is not retried."""
 
 
-@run_flow()
-def spread(
-    overrides: list[str], config_dirs: list[str] | None = None, pool: str | None = POOL, dask: str | None = None
+def run_spread(
+    overrides: Sequence[str],
+    folders: Sequence[Path],
+    pool: str | None = POOL,
+    dask: str | None = None,
+    on_progress: ProgressCallback = no_progress,
 ) -> results.SweepResult:
     """Run a sweep on many machines and join the rows of its shards into one run.
 
@@ -70,32 +69,25 @@ def spread(
     not complete, the cell's row contains the error of the shard. Raises RequestError for a wrong request, before any
     work, and EnvironmentUnusable for an unknown deployment or scheduler.
     """
-    folders = [Path(folder) for folder in config_dirs or ()]
-    run_start = RunStart.now()
-    run_id = run_start.run_id
     plan, parts = split(overrides, folders)
-    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
-    store.check_writable()
-    notifiers = notifications.load_notifiers(plan.trend.notify)
-    flow_state.tag_request(plan)
-    with lock.shared(store):
+    line = command(overrides, folders, f"--dask={dask}" if dask else f"--pool={pool}")
+    with begin(plan, line, on_progress) as session:
+        run_id, store = session.run_id, session.store
         shared = {"config_dirs": list(map(str, folders)), "run_id": run_id}
         possible = [part for part in parts if any(cell.impossible is None for cell in part.plan.cells)]
         if dask is not None:
-            errors = _run_shards(possible, on_dask, shared, dask_task_runner(dask))
+            errors = _run_shards(possible, on_dask, shared, dask_task_runner(dask), on_progress)
         else:
             heartbeats.mark_crashed_after(plan.limits.silence_s)
             poll_s = max(_POLL_S, len(possible) / _POLLS_PER_SECOND)
             retried = on_pool.with_options(retries=plan.limits.shard_attempts - 1)
             shared |= {"deployment": _deployment(pool or POOL), "poll_s": poll_s}
-            errors = _run_shards(possible, retried, shared, ThreadPoolTaskRunner())
+            errors = _run_shards(possible, retried, shared, ThreadPoolTaskRunner(), on_progress)
         stores = {part.number: shard_store(store, run_id, part.number) for part in parts}
         completed = [
             results.read_facts(run_id, place) for place in stores.values() if results.is_complete(run_id, place)
         ]
-        run = run_start.facts(
-            store,
-            command(overrides, folders, f"--dask={dask}" if dask else f"--pool={pool}"),
+        run = session.facts(
             toolchain_calls=sum(facts.toolchain_calls for facts in completed),
             reused=sum(facts.reused for facts in completed),
             toolchain=completed[0].toolchain if completed else None,
@@ -111,10 +103,15 @@ def spread(
         write_manifest(store, run_id, join_manifests(read_manifest(place, run_id) for place in stores.values()))
         result = results.join(run, list(stores.values()), store, plan.trend)
         store.files.remove_all(shards_folder(run_id))
-        create_artifacts(result, store, plan.prefect.reports_url)
-    notifications.send(notifiers, result, store)
-    apply_retention(plan.retention, store, run_id)
-    return flow_state.end_state(result, plan.prefect.fail_on)
+        return session.end(result)
+
+
+@run_flow()
+def spread(
+    overrides: list[str], config_dirs: list[str] | None = None, pool: str | None = POOL, dask: str | None = None
+) -> results.SweepResult:
+    """Run a sweep on many machines; see `run_spread`."""
+    return run_spread(overrides, [Path(folder) for folder in config_dirs or ()], pool, dask)
 
 
 @task(
@@ -147,10 +144,10 @@ def _run_shards(
     run_shard: Task[..., None],
     parameters: Mapping[str, Any],
     task_runner: AbstractContextManager[TaskRunner[Any]],
+    update: ProgressCallback,
 ) -> dict[int, BaseException | None]:
     """Run every shard. Return a mapping from each shard's number to its error, or to None if the shard completed."""
     errors: dict[int, BaseException | None] = {}
-    update = on_progress.get()
     died = EnvironmentUnusable("every Dask worker that ran its shard died", remedy="see the log of the Dask scheduler")
     with task_runner as runner:
         futures = {

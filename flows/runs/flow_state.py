@@ -1,20 +1,81 @@
-"""The state and the tags of a sweep's flow run, from which automations see that cells have failed."""
+"""The flow run in Prefect of a run: its name, its tags and its state, from which automations see that cells failed."""
 
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
+from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
 from prefect.runtime import flow_run
+from prefect.task_runners import ThreadPoolTaskRunner
 
 from qnnsweep.conf.plan import Plan
 from qnnsweep.flows.runs.regressions import count
 from qnnsweep.flows.runs.results import SweepResult
 from qnnsweep.tasks.report.format import OUTCOMES, words
 
+P = ParamSpec("P")
 R = TypeVar("R")
 _MOST_TAGS = 12
+
+
+class _Flow(Flow[P, R]):
+    """A flow whose parameters are JSON values. Prefect would import FastAPI to convert them, which takes a while."""
+
+    def serialize_parameters(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        return parameters
+
+    def with_body(self, body: Callable[[], R]) -> "_Flow[P, R]":
+        """Return this flow with another body, which has its values already.
+
+        Prefect stores the parameters of a flow as JSON, so they cannot be callbacks and must not be secrets.
+        """
+
+        @wraps(self.fn)
+        def call(*_: P.args, **__: P.kwargs) -> R:
+            return _ended(body())
+
+        return _Flow(call, flow_run_name=self.flow_run_name, task_runner=self.task_runner, validate_parameters=False)
+
+
+def run_flow(
+    shown_overrides: Callable[[list[str]], Iterable[str]] = lambda overrides: overrides,
+) -> Callable[[Callable[P, R]], _Flow[P, R]]:
+    """Return a decorator that turns a function with a parameter `overrides` into a flow with the function's name.
+
+    Call the flow with `returned`, because `prefect.fail_on` can make its state Failed.
+    `shown_overrides`: selects the overrides that are part of the name of a flow run.
+    """
+
+    def decorate(function: Callable[P, R]) -> _Flow[P, R]:
+        # The threads only wait: `WorkerPool` and `Farm` limit how much work runs at the same time.
+        # The type is Any, because `flow` is declared to accept only task runners of the base class of futures.
+        task_runner: Any = ThreadPoolTaskRunner()
+
+        @wraps(function)
+        def call(*arguments: P.args, **more: P.kwargs) -> R:
+            return _ended(function(*arguments, **more))
+
+        return _Flow(
+            call,
+            flow_run_name=lambda: shlex.join([function.__name__, *shown_overrides(flow_run.parameters["overrides"])]),
+            task_runner=task_runner,
+            validate_parameters=False,
+        )
+
+    return decorate
+
+
+def returned(flow: Flow[P, R], *arguments: P.args, **more: P.kwargs) -> R:
+    """Run a flow, and return what it returns, also if its state is Failed. Raises the error of a flow that raised."""
+    state = cast("State[R]", flow(*arguments, return_state=True, **more))  # type: ignore[call-overload]
+    result: Any = state.result(raise_on_failure=False)
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def tag_request(plan: Plan) -> None:
@@ -24,33 +85,28 @@ def tag_request(plan: Plan) -> None:
     _add_tags([*_tags("model", models), *_tags("scheme", schemes)])
 
 
-def end_state(result: SweepResult, fail_on: Sequence[str]) -> SweepResult:
+def _ended(result: R) -> R:
     """Tag the flow run with the outcomes of its cells, and return its last state; see `conf.schema.PrefectConfig`.
 
     The state contains `result`, and has its type here, because a flow whose function returns a state returns the result
-    of this state.
+    of this state. A part of a run, which returns nothing, has no such state.
     """
-    ends = Counter(row["outcome"] for row in result.cells)
-    if regressions := count(result.trends):
+    run = result if isinstance(result, SweepResult) else getattr(result, "run", None)
+    if not isinstance(run, SweepResult):
+        return result
+    ends = Counter(row["outcome"] for row in run.cells)
+    if regressions := count(run.trends):
         ends["regressed"] = regressions
     _add_tags([f"outcome:{outcome}" for outcome in ends])
-    failed = any(ends[outcome] for outcome in fail_on)
+    failed = any(ends[outcome] for outcome in run.fail_on)
     bad = [outcome for outcome in OUTCOMES if ends[outcome] and outcome not in ("passed", "impossible")]
-    problems = [f"{ends[outcome]} of {len(result.cells)} {words(outcome)}" for outcome in bad]
+    problems = [f"{ends[outcome]} of {len(run.cells)} {words(outcome)}" for outcome in bad]
     problems += [f"{regressions} regressed"] if regressions else []
     kind = "Failed" if failed else "Completed"
     name = f"{kind}: {', '.join(problems)}" if problems else kind
     message = ", ".join(f"{number} {words(outcome)}" for outcome, number in ends.items())
     state_type = StateType.FAILED if failed else StateType.COMPLETED
-    return cast("SweepResult", State(type=state_type, name=name, message=message, data=result))
-
-
-def returned(state: State[R]) -> R:
-    """Return what a flow run has returned, also if its state is Failed. Raises the error of a flow run that raised."""
-    result: Any = state.result(raise_on_failure=False)
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    return cast("R", State(type=state_type, name=name, message=message, data=result))
 
 
 def _tags(kind: str, names: Iterable[str]) -> list[str]:

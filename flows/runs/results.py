@@ -40,6 +40,8 @@ class SweepResult:
     """The run's rows of the table `trends`."""
     atlas: Sequence[Row] = ()
     """The run's rows of the table `atlas`."""
+    fail_on: Sequence[str] = ()
+    """The outcomes of which one cell makes the state of the flow run Failed."""
 
 
 def run_folder(run_id: str) -> str:

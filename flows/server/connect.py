@@ -5,12 +5,16 @@ server that accepts requests without a login gives everybody who can reach it th
 """
 
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import copy_context
 
 from httpx import HTTPError, HTTPStatusError, codes
 from prefect.client.base import ServerType
 from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectException
+from prefect.runtime import flow_run
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_KEY,
@@ -20,6 +24,7 @@ from prefect.settings import (
     get_current_settings,
     temporary_settings,
 )
+from prefect.states import Cancelled
 
 from qnnsweep.flows.server import temporary
 from qnnsweep.flows.server.temporary import TemporaryServer
@@ -27,6 +32,8 @@ from qnnsweep.tasks.errors import EnvironmentUnusable
 
 ACCEPT_OPEN_SERVER = "QNNSWEEP_ACCEPT_OPEN_SERVER"
 """The environment variable with which a user accepts a server without a login, if its value is 1."""
+_CANCEL_S = 5.0
+"""How long the end of an interrupted run may wait for the server."""
 _PROTECT = (
     "start the server with PREFECT_SERVER_API_AUTH_STRING=USER:PASSWORD, PREFECT_SERVER_CSRF_PROTECTION_ENABLED=true "
     "and PREFECT_SERVER_CORS_ALLOWED_ORIGINS= (empty), and set PREFECT_API_AUTH_STRING=USER:PASSWORD here"
@@ -77,6 +84,20 @@ def without_heartbeats() -> Iterator[None]:
     is_set = "heartbeat_frequency" in get_current_settings().flows.model_fields_set
     with nullcontext() if is_set else temporary_settings(updates={PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
+
+
+def cancel_flow_run() -> None:
+    """Mark the flow run of this thread as cancelled, if the server answers soon. Its process is about to end."""
+    if (run_id := flow_run.id) is None:
+        return
+
+    def cancel() -> None:
+        with suppress(HTTPError, PrefectException), get_client(sync_client=True) as client:
+            client.set_flow_run_state(run_id, Cancelled(message="interrupted"), force=True)
+
+    thread = threading.Thread(target=copy_context().run, args=(cancel,), daemon=True)
+    thread.start()
+    thread.join(_CANCEL_S)
 
 
 def check_login() -> None:

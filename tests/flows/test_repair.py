@@ -129,13 +129,15 @@ def wait_for_step(process: subprocess.Popen[str], number: int) -> None:
 
 def test_a_scheme_that_one_soc_cannot_run_is_compiled_for_none(resources: Resources) -> None:
     from qnnsweep.conf.repair_plan import planned
-    from qnnsweep.flows.repair import Cells
+    from qnnsweep.flows.repair import measured
+    from qnnsweep.flows.session import Session
 
     calls = resources.count_calls(COMPILE_STAGES)
     plan = planned(["model=digits_cnn", "scheme=8a8w", "soc=SM8650,SM8450", "target.final_snr_db=30"], [])
     finer = replace(plan.cells[0].request.scheme, overrides=[SchemeOverride(node="res", quant_dtype="16a16w")])
     v73 = "16-bit by 16-bit and 2-bit weights need Hexagon v73"
-    reasons = {cell.request.soc.name: cell.impossible for cell in Cells(plan, resources, "run").measure(finer)}
+    cells = measured(Session(plan, (), resources=resources), finer)
+    reasons = {cell.request.soc.name: cell.impossible for cell in cells}
     assert (reasons["SM8450"] or "").startswith(v73)
     assert reasons["SM8650"] == f"not compiled, because it is impossible on SM8450: {reasons['SM8450']}"
     assert resources.count_calls(COMPILE_STAGES) == calls

@@ -12,7 +12,7 @@ from qnnsweep.conf.load import load
 from qnnsweep.conf.names import DEFAULT_ORACLE
 from qnnsweep.flows.bisection.probes import Probe, Probes
 from qnnsweep.flows.bisection.request import Point
-from qnnsweep.flows.resources import prepare
+from qnnsweep.flows.session import Session
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.results.oracle import parsed_oracle
 from tests.toolchain.prepared.small_clone import SmallClone
@@ -34,12 +34,11 @@ class Bench:
         self.prepared: list[int] = []
         self.probed: list[Probe] = []
         self._plan = load([f"artifacts={folder / 'artifacts'}"])
-        self._resources = prepare(self._plan)
 
     def probes(self, *ends: Point) -> Probes:
         oracle = parsed_oracle(DEFAULT_ORACLE)
-        callbacks = (self.prepared.append, self.probed.append)
-        return Probes(self._plan, self._resources, "20261124T220000Z-aaaa", oracle, ends, [], *callbacks)
+        session = Session(self._plan, ())
+        return Probes(session, oracle, ends, [], self.prepared.append, self.probed.append)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import os, signal, sys, time
 from qnnsweep.flows.server.settings import configure_prefect
 configure_prefect()
 from qnnsweep.flows.cli.foreground import with_progress
-def flow():
+def flow(_):
     for _ in range(1000):
         os.posix_spawn("/bin/sleep", ["sleep", "60"], {})
     sys.setswitchinterval(0.0001)
