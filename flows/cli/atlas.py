@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from qnnsweep.flows.cli.foreground import sweep_here
+from qnnsweep.flows.cli.foreground import has_failed, sweep_here
 from qnnsweep.flows.cli.options import (
     ArtifactsOfSweep,
     ConfigDirs,
@@ -79,7 +79,8 @@ def atlas(
         if json_:
             counts = [{**cell, "states": dict(states)} for cell, states in rows]
             print(json.dumps({"run_id": result.run.run_id, "report": result.run.report, "cells": counts}))
-        raise typer.Exit(PASSED if all(row["error"] is None for row in result.cells) else NOT_ALL_PASSED)
+        passed = all(row["error"] is None for row in result.cells) and not has_failed(plan, result)
+        raise typer.Exit(PASSED if passed else NOT_ALL_PASSED)
 
 
 def _write_tolerance(file: Path, result: "SweepResult", plan: "Plan") -> None:

@@ -77,6 +77,11 @@ def with_progress(cells: Sequence["PlannedCell"], flow: Callable[["ProgressCallb
             return flow(display.update)
 
 
+def has_failed(plan: "Plan", result: "SweepResult") -> bool:
+    """Return whether a regression makes the exit code 1; see the key `trend.fail`."""
+    return plan.trend.fail and any(row["verdict"] == "regressed" for row in result.trends)
+
+
 def _start_server(before_end: list[Callable[[], None]]) -> "TemporaryServer | None":
     """Start Prefect's server if this process needs one: if possible, before Prefect is imported, which takes a second.
 

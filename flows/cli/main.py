@@ -20,7 +20,7 @@ from qnnsweep.flows.cli.completion import complete_run
 from qnnsweep.flows.cli.diff import EXITS as DIFF_EXITS
 from qnnsweep.flows.cli.diff import diff
 from qnnsweep.flows.cli.ending import end
-from qnnsweep.flows.cli.foreground import interruptible, sweep_here, with_progress
+from qnnsweep.flows.cli.foreground import has_failed, interruptible, sweep_here, with_progress
 from qnnsweep.flows.cli.lists import list_
 from qnnsweep.flows.cli.options import (
     EXITS,
@@ -126,8 +126,7 @@ def run(
         else:
             result = sweep_here(plan, overrides, folders)
         _show(result, as_json=json_)
-        regressed = plan.trend.fail and any(row["verdict"] == "regressed" for row in result.trends)
-        raise typer.Exit(NOT_ALL_PASSED if regressed else _exit_code(result))
+        raise typer.Exit(NOT_ALL_PASSED if has_failed(plan, result) else _exit_code(result))
 
 
 app.command(epilog=EXITS, short_help="Show the cells that a run would have, and what they will meet.")(plan)
@@ -227,6 +226,9 @@ def serve(
         overrides = with_artifacts(overrides, artifacts)
         plan = load(overrides, config_dirs=folders)
         refuse_secrets(overrides, plan.masked_names)
+        if plan.trend.fail:
+            problem = "a served sweep has no exit code; set prefect.fail_on=[regressed] instead"
+            raise RequestError(problem, key="trend.fail", value="true")
         configure_prefect()
         from qnnsweep.flows.cli import serve
         from qnnsweep.flows.resources import prepare

@@ -9,7 +9,7 @@ import typer
 
 from qnnsweep.conf.toolchains import NAME_FORM, is_toolchain_name
 from qnnsweep.flows.cli.completion import complete_toolchain
-from qnnsweep.flows.cli.foreground import sweep_here
+from qnnsweep.flows.cli.foreground import has_failed, sweep_here
 from qnnsweep.flows.cli.options import (
     ArtifactsOfSweep,
     ConfigDirs,
@@ -79,9 +79,8 @@ def qualify(
         else:
             print(markdown_page(qualification), end="", flush=True)
         print(f"page {page}\nreport {result.run.report}", file=sys.stderr)
-        raise typer.Exit(
-            DEVICES_UNUSABLE if qualification.unusable else PASSED if qualification.passed else NOT_ALL_PASSED
-        )
+        passed = qualification.passed and not has_failed(plan, result)
+        raise typer.Exit(DEVICES_UNUSABLE if qualification.unusable else PASSED if passed else NOT_ALL_PASSED)
 
 
 def _overrides(before: str, after: str, overrides: list[str]) -> list[str]:
