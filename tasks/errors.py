@@ -5,6 +5,7 @@ QnnsweepError
   ToolchainError    export, quantize or lower failed on the host      never retried
     ProgramDiffers  the compiled program is not the requested one     never measured
   EnvironmentUnusable  the machine lacks something qnnsweep needs     see `qnnsweep doctor`
+  MachineFault      a process was killed, or memory was short         never cached; run again
   DeviceError       the channel to a device failed                    retried on another device
     DeadlinePassed    a command or a transfer took too long
   RunnerFailed      the device ran the program and the program failed never retried
@@ -13,6 +14,8 @@ QnnsweepError
 Code decides by the attributes of an error; its message is for people. Every error can be pickled with its attributes.
 """
 
+import errno
+import os
 import signal as signals
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -34,6 +37,10 @@ class EnvironmentUnusable(QnnsweepError):
         super().__init__(f"{problem}; {remedy}" if remedy else problem)
         self.problem = problem
         self.remedy = remedy
+
+
+class MachineFault(QnnsweepError):
+    """This machine failed, not the cell: a process was killed from outside or does not answer, or memory was short."""
 
 
 class ToolchainError(QnnsweepError):
@@ -115,3 +122,39 @@ class RunnerFailed(QnnsweepError):
 
 class EvidenceError(QnnsweepError):
     """Bytes from a device or from the store do not match their record."""
+
+
+_SHORTAGES = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+"""The codes of the operating system for too little memory, disk space or descriptors."""
+_SHORTAGE_TEXTS = (*map(os.strerror, _SHORTAGES), "can't allocate memory", "std::bad_alloc", "can't start new thread")
+"""What the messages of RuntimeError say about shortages. PyTorch has no exception class of its own for them."""
+
+
+def shortage_behind(error: BaseException) -> MachineFault | None:
+    """Return the fault of this machine if a shortage caused an error, directly or indirectly; otherwise None.
+
+    A shortage is one of memory, disk space, descriptors or threads. Without it, the same work may succeed.
+    """
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        if isinstance(cause, EnvironmentUnusable | EvidenceError):
+            return None  # the machine lacks what it says; damaged bytes can announce more than fits into any memory
+        if isinstance(cause, MachineFault):
+            return cause
+        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) in _SHORTAGES or _tells_of_shortage(cause):
+            line = next(iter(str(cause).strip().splitlines()), "")
+            return MachineFault(f"this machine is short of memory or files; run again: {type(cause).__name__}: {line}")
+        seen.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def raise_shortage(error: BaseException) -> None:
+    """Raise MachineFault if a shortage caused an error, so that the error is not taken for a property of the model."""
+    if (fault := shortage_behind(error)) is not None:
+        raise fault from error
+
+
+def _tells_of_shortage(error: BaseException) -> bool:
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _SHORTAGE_TEXTS)

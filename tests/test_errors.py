@@ -14,6 +14,7 @@ from qnnsweep.tasks.errors import (
     DeviceProblem,
     EnvironmentUnusable,
     EvidenceError,
+    MachineFault,
     ProgramDiffers,
     QnnsweepError,
     RequestError,
@@ -25,6 +26,7 @@ from qnnsweep.tasks.records import Command
 ERRORS = [
     RequestError("no such model", key="model", value="x"),
     EnvironmentUnusable("no QNN libraries", remedy="install them"),
+    MachineFault("the worker was killed"),
     ToolchainError("lower failed: SIGSEGV", stage="lower", cause="SIGSEGV", signal=signal.SIGSEGV, log="0" * 64),
     ProgramDiffers("another program", checks=(), log=None),
     DeviceError("refused", problem=DeviceProblem.LOGIN),

@@ -18,7 +18,7 @@ from prefect.runtime import task_run
 from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
 from qnnsweep.conf.schema import MeasureConfig
-from qnnsweep.tasks.errors import ToolchainError
+from qnnsweep.tasks.errors import MachineFault, ToolchainError
 from qnnsweep.tasks.records import Blob, Command, ExportedModel, Launch, QuantizedModel, TensorSpec, Toolchain
 from qnnsweep.tasks.stage import configure_task, is_reused, result_name, stage
 from qnnsweep.tasks.storage.codec import decode, encode
@@ -289,6 +289,17 @@ def test_a_failure_is_reported_and_raised_unchanged_and_the_next_run_tries_again
         harness.run("input", make=spoil)
     assert (failed.value.stage, failed.value.cause, failed.value.log) == ("lower", "SIGSEGV", "0" * 64)
     assert harness.states == ["running", "failed"]
+    assert records(store) == []
+    harness.run("input")
+    assert harness.states == ["running", "failed", *COMPUTED]
+
+
+def test_a_fault_of_the_machine_is_not_cached(harness: StageHarness, store: Store) -> None:
+    def run_short(_: Store) -> Any:
+        raise MachineFault("this machine is short of memory")
+
+    with pytest.raises(MachineFault, match=r"^this machine is short of memory$"):
+        harness.run("input", make=run_short)
     assert records(store) == []
     harness.run("input")
     assert harness.states == ["running", "failed", *COMPUTED]

@@ -9,7 +9,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar
 
-from qnnsweep.tasks.toolchain.workers.messages import Raised, Receiver, Returned, send
+from qnnsweep.tasks.errors import shortage_behind
+from qnnsweep.tasks.toolchain.workers.messages import Answer, Raised, Receiver, Refused, Returned, send
 from qnnsweep.tasks.toolchain.workers.output import flush_native_output
 
 _MOST_LINES, _MOST_CHARACTERS = 4, 600
@@ -40,7 +41,7 @@ class Failed:
 
 
 def in_fork(step: Callable[[], Value]) -> Done[Value] | Failed:
-    """Run `step` in a fork of this process, and return what it returned or raised."""
+    """Run `step` in a fork of this process, and return what it returned or raised. Raises MachineFault."""
     receiving, sending = Pipe(duplex=False)
     pid = os.fork()
     if pid == 0:
@@ -60,17 +61,21 @@ def in_fork(step: Callable[[], Value]) -> Done[Value] | Failed:
             return Done(value)
         case Raised(name, text):
             return Failed(text=f"{name}: {text}", error=name)
+        case Refused(error):
+            raise error
         case _:
             return Failed(text=_ending(status), error=None)
 
 
 def _answer(step: Callable[[], object], sending: Connection) -> None:
     try:
-        answer: Returned | Raised = Returned(step())
+        answer: Answer = Returned(step())
     except BaseException as error:  # noqa: BLE001 - foreign code may raise anything
         traceback.print_exc()
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         answer = Raised(type(error).__name__, "; ".join(lines[:_MOST_LINES])[:_MOST_CHARACTERS] or repr(error))
+        if (fault := shortage_behind(error)) is not None:
+            answer = Refused(fault)
     flush_native_output()
     send(sending, answer)
 

@@ -19,7 +19,7 @@ from unittest import SkipTest
 import torch
 from torch import nn
 
-from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError, raise_shortage
 from qnnsweep.tasks.models.sample import take
 
 SUITE = "executorch.backends.test.suite.operators"
@@ -122,6 +122,7 @@ def suite_cases(operator: str, seed: int = 0) -> Iterator[SuiteCase]:
         except SkipTest as skipped:
             yield SuiteCase(operator=operator, test=test, number=0, skipped=f"the suite skips it: {skipped}")
         except Exception as error:  # noqa: BLE001 - a test of another release may need more of its fixture
+            raise_shortage(error)
             reason = f"the test raises {type(error).__name__}: {error}"
             yield SuiteCase(operator=operator, test=test, number=len(recorder.calls), skipped=reason)
         for number, (module, inputs) in enumerate(recorder.calls):

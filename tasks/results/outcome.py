@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from qnnsweep.conf.schema import Request
-from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError
+from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError, MachineFault, shortage_behind
 from qnnsweep.tasks.numerics.interval import bootstrap_interval, wilson_interval
 from qnnsweep.tasks.numerics.noise import in_db, lowest_snr, noise_by_sample
 from qnnsweep.tasks.records import (
@@ -26,7 +26,7 @@ from qnnsweep.tasks.records.cell_rows import Finals, Limits
 from qnnsweep.tasks.records.methods import methods_of
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, Outcome
 
-_NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError)
+_NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError, MachineFault)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -79,7 +79,8 @@ def _outcome(cell: CellResult, shortfalls: Sequence[str]) -> tuple[Outcome, str 
     if cell.impossible is not None:
         return "impossible", cell.impossible
     if cell.error is not None:
-        return ("infrastructure" if isinstance(cell.error, _NOT_THE_CELL) else "failed"), None
+        is_not_the_cell = isinstance(cell.error, _NOT_THE_CELL) or shortage_behind(cell.error) is not None
+        return ("infrastructure" if is_not_the_cell else "failed"), None
     if cell.cases is not None:
         return "passed", None
     assert cell.comparison is not None, "a cell without an error is complete"

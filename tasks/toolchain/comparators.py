@@ -11,7 +11,7 @@ import torch
 from executorch.devtools.inspector.numerical_comparator import NumericalComparatorBase
 from safetensors import safe_open
 
-from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError, raise_shortage
 from qnnsweep.tasks.records.keys import tensor_key
 
 MetricResult = tuple[float | None, str | None]
@@ -78,6 +78,7 @@ def _result(metric: Metric, actual: torch.Tensor, reference: torch.Tensor, handl
         value = metric(actual, reference, handles)
         number = None if value is None else float(value)
     except Exception as error:  # noqa: BLE001 - foreign code may raise anything
+        raise_shortage(error)
         return None, f"{type(error).__name__}: {error}"
     if number is None or math.isfinite(number):
         return number, None

@@ -7,6 +7,7 @@ from itertools import islice
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from torch.export import ExportedProgram
 
+from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.records import CompileFacts, ExpectedTensor
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.reference.operators import expected_instructions, logged_instruction_bytes
@@ -92,5 +93,6 @@ def try_compile(compiler: Compiler, edge: EdgeProgramManager, method: str, *, de
     try:
         return compile_edge(compiler, edge, method, debug=debug)
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise_shortage(error)
         # ExecuTorch cannot log the operators of every program that it can compile.
         return Unavailable(f"{type(error).__name__}: {error}")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.numerics.io_mistakes import layouts, orders
 from qnnsweep.tasks.records import InputMistake, TensorSpec
 from qnnsweep.tasks.records.keys import tensor_key
@@ -31,6 +32,7 @@ def mistaken_answers(
             sample = changes.index(max(changes))
             tensors |= {tensor_key(number, index): tensor for index, tensor in enumerate(wrong[sample])}
         except (ArithmeticError, AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise_shortage(error)
             # A module may not accept the tensor of another input: token ids, for example, are not a mask.
             refused = f"{type(error).__name__}: {error}".splitlines()[0]
         mistakes.append(InputMistake(name=name, sample=sample, refused=refused))

@@ -15,6 +15,7 @@ from importlib.util import resolve_name
 from pathlib import Path
 
 from qnnsweep.conf.models import ModelConfig
+from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.storage.digest import digest
 
 
@@ -144,7 +145,8 @@ def _paths(value: object) -> Iterator[Path]:
         try:
             if Path(value).is_file() or ("/" in value and Path(value).is_dir()):
                 yield Path(value)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            raise_shortage(error)
             return
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:

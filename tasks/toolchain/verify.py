@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.errors import EnvironmentUnusable, shortage_behind
 from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk
 
@@ -53,6 +53,9 @@ def verify(bundled: bytes, method: str, case: int, rtol: float, atol: float) -> 
     try:
         module.verify_result_with_bundled_expected_output(method, case, rtol=rtol, atol=atol)
     except RuntimeError as error:
+        if (fault := shortage_behind(error)) is not None:
+            print(f"verify: {fault}", file=sys.stderr)
+            return UNUSABLE
         print(f"test case {case} is not verified: {error}")
         return NOT_VERIFIED
     print(f"test case {case} verified: rtol {rtol:g}, atol {atol:g}")

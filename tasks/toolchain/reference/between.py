@@ -9,8 +9,12 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
+from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.numerics.element_use import Array, NoDerivative
 from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph
+
+_dual_level = Lock()
+"""PyTorch has one level of derivatives per process, which a second thread cannot enter."""
 
 
 class RunBetween:
@@ -68,6 +72,7 @@ class RunBetween:
                 allow_unused=True,
             )
         except RuntimeError as error:
+            raise_shortage(error)
             raise NoDerivative(f"an operator has no derivative: {error}") from error
         return {index: slope.numpy() for index, slope in zip(indices, slopes, strict=True) if slope is not None}
 
@@ -87,14 +92,14 @@ class RunBetween:
             return primal if tangent is None else forward_ad.make_dual(primal, tangent)
 
         try:
-            with forward_ad.dual_level(), torch.no_grad():
+            with _dual_level, forward_ad.dual_level(), torch.no_grad():
                 outputs = [forward_ad.unpack_dual(output) for output in self._run(with_tangent)]
                 effects = [
                     np.zeros(tuple(primal.shape)) if tangent is None else tangent.double().numpy()
                     for primal, tangent in outputs
                 ]
                 return effects if all(np.isfinite(effect).all() for effect in effects) else None
-        except (NoKernel, RuntimeError):
+        except NoKernel:  # what the derivative of an operator raises, too
             return None
 
     def _run(self, moved: Callable[[int, torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:

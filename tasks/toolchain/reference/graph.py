@@ -19,7 +19,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves, tree_map
 
-from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.errors import EvidenceError, raise_shortage
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.nodes import GETITEM, target_name
@@ -220,13 +220,15 @@ def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
     kernel = _registered(target)
     try:
         return kernel(*arguments, **keywords)
-    except (RuntimeError, NotImplementedError, IndexError) as error:
+    except (RuntimeError, IndexError) as error:
+        raise_shortage(error)
         if len({leaf.dtype for leaf in tree_leaves((arguments, keywords)) if _is_float(leaf)}) < 2:
             raise NoKernel(f"{target}: {error}") from error
     arguments, keywords = tree_map(lambda leaf: leaf.float() if _is_float(leaf) else leaf, (arguments, keywords))
     try:
         return kernel(*arguments, **keywords)
-    except (RuntimeError, NotImplementedError, IndexError) as error:
+    except (RuntimeError, IndexError) as error:
+        raise_shortage(error)
         raise NoKernel(f"{target}: {error}") from error
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map
 
+from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.numerics.element_use import Array, Value, Weights
 from qnnsweep.tasks.toolchain.data_movement import moves_data
 from qnnsweep.tasks.toolchain.nodes import GETITEM
@@ -129,7 +130,8 @@ class HostKernels:
                 (slope,) = torch.autograd.grad(
                     [output for output, _ in weighted], [point], [weight for _, weight in weighted]
                 )
-            except (RuntimeError, NotImplementedError):
+            except RuntimeError as error:
+                raise_shortage(error)
                 return None
         return slope.abs().numpy()
 
@@ -150,7 +152,8 @@ class HostKernels:
             return None
         try:
             return _SELECTIONS[call.target, position](source, torch.from_numpy(indices), *call.arguments[1:]).numpy()
-        except (RuntimeError, IndexError):
+        except (RuntimeError, IndexError) as error:
+            raise_shortage(error)
             return None
 
     def answer(self, values: Mapping[int, Value]) -> list[Array]:

@@ -15,7 +15,7 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any
 
-from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
+from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, MachineFault, RequestError, shortage_behind
 from qnnsweep.tasks.toolchain.workers.guard import guard
 from qnnsweep.tasks.toolchain.workers.messages import Answer, Raised, Refused, Returned, send
 from qnnsweep.tasks.toolchain.workers.output import flush_native_output
@@ -86,8 +86,9 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
         return Returned(function(*arguments))
     except BaseException as error:  # noqa: BLE001 - foreign code may raise anything, KeyboardInterrupt too
         traceback.print_exc()
-        if isinstance(error, RequestError | EnvironmentUnusable | EvidenceError):
-            return Refused(error)
+        refusal = shortage_behind(error) or error
+        if isinstance(refusal, RequestError | EnvironmentUnusable | EvidenceError | MachineFault):
+            return Refused(refusal)
         return Raised(type(error).__name__, str(error).strip() or repr(error))
     finally:
         flush_native_output()

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
-from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.errors import EnvironmentUnusable, raise_shortage
 from qnnsweep.tasks.records import Toolchain
 
 LIBRARY_FOLDER = Path("lib", "x86_64-linux-clang")
@@ -97,7 +97,8 @@ def commit_of(package: Path) -> str | None:
     """Return the git commit from which ExecuTorch was built. `package`: its folder. Nothing is imported."""
     try:
         commit = _COMMIT.search((package / "version.py").read_text())
-    except OSError:
+    except OSError as error:
+        raise_shortage(error)
         return None
     return commit[1] if commit else None
 
