@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -14,8 +16,9 @@ from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import Request
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.records import Capture, LoweredProgram
-from tests import durations
-from tests.program import Program, new_program, with_server
+from tests import durations, shared_server
+from tests.flows.cluster import client_environment
+from tests.program import Program, new_program
 
 if TYPE_CHECKING:
     from qnnsweep.flows.resources import Resources
@@ -89,18 +92,24 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
 
 
 @pytest.fixture(scope="session")
-def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, httpx.Client]]:
-    with with_server(new_program(tmp_path_factory)) as served:
-        yield served
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what all processes of the tests share."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
-def served_program(_served: tuple[Program, httpx.Client]) -> Program:
+def prefect_api(shared: Path) -> Iterator[httpx.Client]:
+    """A client of the Prefect server of all tests."""
+    with shared_server.shared_server(shared / "prefect") as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def served_program(prefect_api: httpx.Client, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Program:
     """The program of a user with a Prefect server: no run starts a temporary server, which takes ten seconds."""
-    return _served[0]
-
-
-@pytest.fixture(scope="session")
-def prefect_api(_served: tuple[Program, httpx.Client]) -> httpx.Client:
-    """A client of the Prefect server of `served_program`."""
-    return _served[1]
+    program = new_program(tmp_path_factory)
+    server = {"PREFECT_HOME": str(shared_server.home(shared / "prefect"))} | client_environment(prefect_api)
+    return replace(program, environment=program.environment | server)

@@ -96,8 +96,7 @@ def prefect_server(
     if database is not None:
         environment["PREFECT_API_DATABASE_CONNECTION_URL"] = database
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    login = (_USER, _PASSWORD) if protected else None
-    with log.open("wb") as out, httpx.Client(base_url=url, auth=login, timeout=PATIENCE_S) as client:
+    with log.open("wb") as out, _client(url, protected=protected) as client:
         server = subprocess.Popen(command, env=environment, cwd=folder, stdout=out, stderr=out)
         try:
             wait_until(lambda: _answers(client), STARTUP_S, f"the Prefect server answers, see {log}")
@@ -107,6 +106,18 @@ def prefect_server(
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(timeout=60)
+
+
+@contextlib.contextmanager
+def client_of(url: str) -> Generator[httpx.Client]:
+    """Yield a client of a running server, which has logged in."""
+    with _client(url, protected=True) as client:
+        _get_csrf_token(client)
+        yield client
+
+
+def _client(url: str, *, protected: bool) -> httpx.Client:
+    return httpx.Client(base_url=url, auth=(_USER, _PASSWORD) if protected else None, timeout=PATIENCE_S)
 
 
 def address(server: httpx.Client) -> str:

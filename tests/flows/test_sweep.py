@@ -52,8 +52,9 @@ import json
 from qnnsweep.flows.server.settings import configure_prefect
 configure_prefect()
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.sorting import ArtifactSort
 with get_client(sync_client=True) as client:
-    artifacts = client.read_artifacts(limit=200)
+    artifacts = client.read_artifacts(limit=200, sort=ArtifactSort.CREATED_DESC)
 print(json.dumps([{"key": a.key, "data": a.data, "description": a.description or ""} for a in artifacts]))
 """
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"

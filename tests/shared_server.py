@@ -1,0 +1,58 @@
+"""One Prefect server for all processes of the tests. The first process that needs it starts it.
+
+Each process that uses the server holds a shared lock. The server's own process waits for the exclusive lock, gets it
+when the last user has ended, however that was, and then ends the server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.flows.cluster import STARTUP_S, address, client_of, prefect_server, wait_until
+
+ROOT = Path(__file__).parents[1]
+
+
+@contextmanager
+def shared_server(folder: Path) -> Generator[httpx.Client]:
+    """Yield a client of the server whose home is below `folder`, which is the same for all processes of the tests."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "start").open("w") as start, (folder / "users").open("w+") as users:
+        fcntl.lockf(start, fcntl.LOCK_EX)  # one process at a time looks whether there is a server
+        fcntl.lockf(users, fcntl.LOCK_SH)  # a server that ends has ended after this
+        running = folder / "address"
+        if not running.exists():
+            command = [sys.executable, "-m", __name__, str(folder)]
+            with (folder / "errors").open("wb") as errors:
+                starting = subprocess.Popen(command, cwd=ROOT, stderr=errors, start_new_session=True)
+            wait_until(lambda: running.exists() or starting.poll() is not None, STARTUP_S, "there is a Prefect server")
+        fcntl.lockf(start, fcntl.LOCK_UN)
+        with client_of(running.read_text()) as client:
+            yield client
+
+
+def home(folder: Path) -> Path:
+    """Return the PREFECT_HOME of the server."""
+    return folder / "home"
+
+
+def serve(folder: Path) -> None:
+    """Run the server until no process uses it."""
+    home(folder).mkdir(exist_ok=True)
+    running, complete = folder / "address", folder / "complete"
+    with (folder / "users").open("r+") as users, prefect_server(home(folder), folder / "log") as client:
+        complete.write_text(address(client))
+        complete.replace(running)
+        fcntl.lockf(users, fcntl.LOCK_EX)
+        running.unlink()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))
