@@ -51,7 +51,7 @@ def run_and_read(program: Program, server: httpx.Client, *command: str) -> Prefe
         return {run["name"]: run for run in runs if run["state_type"] not in ("PENDING", "RUNNING")}
 
     # Prefect's server records the events of task runs a moment after they happened.
-    wait_until(lambda: len(tasks()) >= 15, 60, "all task runs have ended")
+    wait_until(lambda: len(tasks()) >= 12, 60, "all task runs have ended")
     logs = {"logs": {"flow_run_id": {"any_": [flow["id"]]}}, "limit": 200}
     lines = [log["message"] for log in server.post("/logs/filter", json=logs).raise_for_status().json()]
     return PrefectRecords(exit_code=ran.returncode, flow=flow, tasks=tasks(), logs=lines)
