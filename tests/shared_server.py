@@ -29,10 +29,11 @@ def shared_server(folder: Path) -> Generator[httpx.Client]:
         fcntl.lockf(users, fcntl.LOCK_SH)  # a server that ends has ended after this
         running = folder / "address"
         if not running.exists():
-            command = [sys.executable, "-m", __name__, str(folder)]
+            # A process of its own session, and no child of this one, which may end earlier.
+            command = ["setsid", "--fork", sys.executable, "-m", __name__, str(folder)]
             with (folder / "errors").open("wb") as errors:
-                starting = subprocess.Popen(command, cwd=ROOT, stderr=errors, start_new_session=True)
-            wait_until(lambda: running.exists() or starting.poll() is not None, STARTUP_S, "there is a Prefect server")
+                subprocess.run(command, cwd=ROOT, stderr=errors, check=True)
+            wait_until(running.exists, STARTUP_S, f"there is a Prefect server, see {folder}")
         fcntl.lockf(start, fcntl.LOCK_UN)
         with client_of(running.read_text()) as client:
             yield client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,13 @@ import pytest
 from qnnsweep.conf.errors import RequestError
 from qnnsweep.conf.load import load
 
-LIMIT_S = 10.0
-"""Much more than the check takes, much less than the minutes that Hydra and OmegaConf would take."""
+pytestmark = pytest.mark.timeout(60)
+"""Much more than a check takes, much less than the minutes that Hydra and OmegaConf would take."""
 
 
 def message_of(overrides: list[str], folder: Path) -> str:
-    started = time.monotonic()
     with pytest.raises(RequestError) as caught:
         load(overrides, config_dirs=[folder])
-    assert time.monotonic() - started < LIMIT_S
     return str(caught.value)
 
 

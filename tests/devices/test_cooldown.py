@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 
 from qnnsweep.tasks.errors import DeviceProblem
@@ -13,11 +12,16 @@ from tests.devices.bench import WRITES, Bench
 def test_a_launch_waits_until_the_device_is_cool(bench: Bench) -> None:
     bench.phone.sense(71.5)
     phone = replace(bench.over_adb, below_celsius=45, cool_down_s=60)
-    cooling = threading.Timer(3, bench.phone.sense, [44.9])
+    cooled = threading.Event()
+
+    def cool() -> None:
+        cooled.set()
+        bench.phone.sense(44.9)
+
+    cooling = threading.Timer(3, cool)
     cooling.start()
-    started = time.monotonic()
     assert bench.measure(bench.bundle(WRITES), phone).execution.device == "phone"
-    assert time.monotonic() - started >= 3
+    assert cooled.is_set()
     cooling.join()
 
 

@@ -10,7 +10,6 @@ import subprocess
 import tarfile
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -137,14 +136,13 @@ def test_a_device_writes_no_file_outside_the_folder_of_a_pull(lying: LyingSshd, 
     assert {path.name: path.read_text() for path in victim.parent.iterdir()} == {"authorized_keys": "mine\n"}
 
 
+@pytest.mark.timeout(60)
 def test_a_device_that_freezes_before_it_starts_a_command_costs_the_deadline(lying: LyingSshd, tmp_path: Path) -> None:
     device = open_device(config_of(lying, tmp_path), host_environment={}, folder=tmp_path, native={})
     lying.frozen.set()
     try:
-        started = time.monotonic()
         with pytest.raises(DeadlinePassed, match="'true' ran past its deadline of 1 s"):
             device.transport.run(RunRequest(["true"], deadline_s=1))
-        assert time.monotonic() - started < 30
     finally:
         lying.frozen.clear()
         device.transport.close()

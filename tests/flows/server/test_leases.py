@@ -81,7 +81,6 @@ def test_a_leased_device_is_busy_for_other_processes_until_its_holder_releases_i
         while second.send("try", "phone") == "busy":
             assert time.monotonic() - died < 240
             time.sleep(0.5)
-        assert time.monotonic() - died > 10
     finally:
         first.kill()
         complaints = second.kill()

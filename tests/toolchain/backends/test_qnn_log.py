@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from qnnsweep.tasks.records import CompileFacts
@@ -35,11 +33,10 @@ def test_errors_are_told_once_without_times_and_names() -> None:
     assert errors("all is well\n") == []
 
 
+@pytest.mark.timeout(60)  # with time that grows with the square of the log, minutes
 @pytest.mark.parametrize("log", ["\n" * 200_000, "[ERROR] [Qnn ExecuTorch]: a" + " " * 200_000 + "b"])
-def test_the_time_to_read_errors_is_proportional_to_the_log(log: str) -> None:
-    started = time.process_time()
+def test_a_log_of_any_shape_is_read_without_a_hang(log: str) -> None:
     assert len(errors(log)) == log.count("[ERROR]")
-    assert time.process_time() - started < 5
 
 
 def test_each_subgraph_has_its_facts() -> None:

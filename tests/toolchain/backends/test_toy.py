@@ -76,7 +76,9 @@ def test_the_tables_have_its_audit_its_units_and_its_operators(run: dict[str, An
         if (row["backend"], row["soc"], row["event"]) == ("portable", "toy_large", "Method::execute")
     ]
     assert portable["unit"] == "us"
-    assert 100 < execution["mean"] / portable["mean"] < 10_000  # nanoseconds to microseconds of the same program
+    # The runtime counts nanoseconds: the toy's ticks are these, and portable's times are thousandths of them.
+    assert [value for value in execution["raw"] if value != round(value)] == []
+    assert [value for value in portable["raw"] if abs(value * 1000 - round(value * 1000)) > 1e-6] == []
     assert {"compared", "exact"} & {row["status"] for row in rows("operators")}
 
 

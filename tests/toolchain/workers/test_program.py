@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,14 +118,13 @@ def test_no_forked_program_sees_what_another_one_changed(forking: LocalTransport
     assert [run(forking, tmp_path, source).stdout for _ in range(2)] == [b"False True\n"] * 2
 
 
+@pytest.mark.timeout(120)
 def test_a_forked_program_and_what_it_started_are_killed_at_the_deadline(
     forking: LocalTransport, tmp_path: Path
 ) -> None:
-    started = time.monotonic()
     with pytest.raises(DeadlinePassed, match="deadline of 3 s") as late:
         run(forking, tmp_path, HANG, str(tmp_path / "partial"), str(tmp_path / "pids"), deadline_s=3)
     assert late.value.output == b"hangs\n"
-    assert time.monotonic() - started < 60
     for pid in (tmp_path / "pids").read_text().split():
         assert_dead(int(pid), within_s=SOON_S)
 
