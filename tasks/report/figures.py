@@ -155,9 +155,9 @@ def regressions(trends: Iterable[Row]) -> list[Row]:
     return [row for row in trends_of_page(trends) if row["verdict"] in REGRESSED]
 
 
-def causes(cells: Iterable[tuple[Row, Sequence[Row]]]) -> list[dict[str, Any]]:
+def causes(cells: Iterable[tuple[Any, Sequence[Row]]]) -> list[dict[str, Any]]:
     """Return the regressions, grouped by first bad night and by the changes of that night, the latest night first."""
-    groups: dict[tuple[str | None, tuple[str, ...]], list[tuple[Row, list[Row]]]] = defaultdict(list)
+    groups: dict[tuple[str | None, tuple[str, ...]], list[tuple[Any, list[Row]]]] = defaultdict(list)
     for cell, rows in cells:
         by_cause: dict[tuple[str | None, tuple[str, ...]], list[Row]] = defaultdict(list)
         for row in rows:

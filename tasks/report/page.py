@@ -8,9 +8,8 @@ import math
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
-from urllib.parse import quote
 
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.tasks.records import RunFacts
@@ -39,6 +38,34 @@ _SCRIPTS = (
 _LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellView:
+    """A cell on the page. The values of its row are its items, which a template reads like fields."""
+
+    row: Row
+    """The row of the table `cells`."""
+    number: int
+    """The position of the cell in the plan, which is its name on the page."""
+    permalink: str
+    ladders: Mapping[str, Sequence[Row]]
+    steps: Row | None
+    worst_output: int | None
+    worst_module: str | None
+    latency: Row | None
+    regressions: Sequence[figures.Row]
+    without_budget: str | None
+    counts: Mapping[str, int]
+    """The number of the cell's rows, by table."""
+    shown: Mapping[str, int]
+    """How many of these rows are in the page."""
+    log_text: str | None
+    """None if the log is missing."""
+    log_is_cut: bool
+
+    def __getitem__(self, column: str) -> Any:
+        return self.row[column]
+
+
 def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str, str]) -> str:
     """Return the report as one HTML document that loads no other file.
 
@@ -46,46 +73,39 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     `logs`: the logs' texts by sha256. The page has only the name of a missing log, and only the end of a long log, see
     `log_characters`.
     """
-    cells = [dict(row) for row in tables["cells"]]
+    rows = tables["cells"]
     evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_TABLES}
     detailed = len(tables.get("operators", ())) <= data.DETAILED_OPERATORS
     columns = {name: data.page_columns(name, detailed=detailed) for name in data.PAGE_TABLES}
     strings, of_cells = data.StringTable(), list[dict[str, Any]]()
-    most_shares = max(1, min(_TOP_SHARES, _ALL_SHARES // max(1, len(cells))))
-    most_details = max(1, min(_TOP_DETAILS, _ALL_DETAILS // max(1, len(cells))))
-    share = log_characters(sum(cell["log"] in logs for cell in cells))
-    column_names = ["soc", *varying(cells)]
-    regressed: list[tuple[Row, list[figures.Row]]] = []
-    for number, cell in enumerate(cells):
-        rows_of: dict[str, Sequence[figures.Row]] = {name: rows.get(_key(cell), []) for name, rows in evidence.items()}
-        rows_of["work"] = _work_of(cell, tables.get("work", ()))
-        cell["number"] = number
-        cell["missed_limits"] = cell["missed_limits"] or ()  # null in runs of earlier versions
-        cell["folder"] = folder_of(cell)
-        cell["files"] = quote(cell["folder"])
-        cell["other_toolchain"] = other_toolchain(cell).get("toolchain")
-        cell["permalink"] = "/".join(named(cell, ["model", "scheme", *column_names]))
-        cell["ladders"] = ladders(rows_of["outputs"])
-        cell["steps"] = steps_of_page(rows_of["steps"])
-        cell["worst_output"] = worst_output(rows_of["outputs"])
-        cell["latency"] = figures.latency(rows_of["profile"])
-        regressed += [(cell, rows)] if (rows := figures.regressions(rows_of["trends"])) else []
-        cell["worst_module"] = figures.module_of(cell["worst_operator"], rows_of["operators"])
-        rows_of["operators"] = figures.with_times(rows_of["operators"], rows_of["profile"])
+    share = log_characters(sum(row["log"] in logs for row in rows))
+    column_names = ["soc", *varying(rows)]
+    cells: list[CellView] = []
+    for row in rows:
+        rows_of: dict[str, Sequence[figures.Row]] = {name: of.get(_key(row), []) for name, of in evidence.items()}
+        rows_of["work"] = _work_of(row, tables.get("work", ()))
         rows_of["trends"] = figures.trends_of_page(rows_of["trends"])
-        cell["counts"] = {name: len(rows) for name, rows in rows_of.items()}
-        cell["without_budget"] = None if rows_of["budget"] else figures.without_budget(cell, rows_of["operators"])
-        rows_of["budget"] = figures.budget_of_page(rows_of["budget"], most_shares)
-        cell["budget_shown"] = len(rows_of["budget"])
-        rows_of["details"] = figures.details_of_page(rows_of["details"], cell["worst_operator"], most_details)
-        rows_of["profile"] = _top_events(rows_of["profile"])
-        cell["profile_shown"] = len(rows_of["profile"])
-        of_cells.append(_embedded(rows_of, columns, cell["latency"], strings))
-        cell["has_log"] = cell["log"] in logs
-        if cell["has_log"]:
-            of_cells[-1]["log"], cell["log_is_cut"] = _tail(display.printable(logs[cell["log"]]), share)
-        cell["error"] = _head(display.printable(cell["error"] or ""))
-        cell["diagnosis"] = display.printable(cell["diagnosis"] or "").replace(" %", "\N{NO-BREAK SPACE}%")
+        shown = rows_of | _shown(row, rows_of, len(rows))
+        log, log_is_cut = _tail(display.printable(logs[row["log"]]), share) if row["log"] in logs else (None, False)
+        cell = CellView(
+            row=row,
+            number=len(cells),
+            permalink="/".join(named(row, ["model", "scheme", *column_names])),
+            ladders=ladders(rows_of["outputs"]),
+            steps=steps_of_page(rows_of["steps"]),
+            worst_output=worst_output(rows_of["outputs"]),
+            worst_module=figures.module_of(row["worst_operator"], rows_of["operators"]),
+            latency=figures.latency(rows_of["profile"]),
+            regressions=figures.regressions(rows_of["trends"]),
+            without_budget=None if rows_of["budget"] else figures.without_budget(row, rows_of["operators"]),
+            counts={name: len(listed) for name, listed in rows_of.items()},
+            shown={name: len(listed) for name, listed in shown.items()},
+            log_text=log,
+            log_is_cut=log_is_cut,
+        )
+        cells.append(cell)
+        of_cells.append(_embedded(shown, columns, cell, strings))
+    regressed = [(cell, cell.regressions) for cell in cells if cell.regressions]
     return html(
         "page",
         styles=STYLES,
@@ -97,18 +117,33 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         compared_run=_compared_run(run),
         artifacts=_artifacts(run),
         cells=cells,
-        counts=_counts(cells),
-        impossible=sum(cell["outcome"] == "impossible" for cell in cells),
+        folder_of=folder_of,
+        other_toolchain=lambda cell: other_toolchain(cell).get("toolchain"),
+        head=_head,
+        counts=_counts(rows),
+        impossible=sum(row["outcome"] == "impossible" for row in rows),
         matrix=_matrix(cells, column_names),
-        socs=list(dict.fromkeys(named(cell, column_names) for cell in cells)),
+        socs=list(dict.fromkeys(named(row, column_names) for row in rows)),
         troubles=_troubles(cells),
         detailed=detailed,
         has_trends=bool(tables.get("trends")),
         causes=figures.causes(regressed),
         regressed=len(regressed),
-        measures=data.embedded_json(_measures(cells)),
+        measures=data.embedded_json(_measures(rows)),
         shared=data.packed_json(strings.contents() | {"cells": of_cells}),
     )
+
+
+def _shown(cell: Row, rows_of: Mapping[str, Sequence[figures.Row]], cells: int) -> dict[str, Sequence[figures.Row]]:
+    """Return the rows of the page of those tables of which it has other or fewer rows."""
+    most_shares = max(1, min(_TOP_SHARES, _ALL_SHARES // cells))
+    most_details = max(1, min(_TOP_DETAILS, _ALL_DETAILS // cells))
+    return {
+        "operators": figures.with_times(rows_of["operators"], rows_of["profile"]),
+        "budget": figures.budget_of_page(rows_of["budget"], most_shares),
+        "details": figures.details_of_page(rows_of["details"], cell["worst_operator"], most_details),
+        "profile": _top_events(rows_of["profile"]),
+    }
 
 
 def log_characters(cells: int) -> int:
@@ -119,18 +154,18 @@ def log_characters(cells: int) -> int:
 def _embedded(
     rows_of: Mapping[str, Sequence[figures.Row]],
     columns: Mapping[str, Sequence[str]],
-    latency: Row | None,
+    cell: CellView,
     strings: data.StringTable,
 ) -> dict[str, Any]:
     """Return the data of a cell that the page's scripts read.
 
-    `rows_of`: the cell's rows by table name. `columns`: the columns of the page by table name.
+    `rows_of`: the rows of the page by table name. `columns`: the columns of the page by table name.
     """
     embedded = {name: data.columnar(rows, columns[name], strings) for name, rows in rows_of.items() if rows}
-    if latency:
+    if latency := cell.latency:
         numbers = {name: data.six_digits(value) for name, value in latency.items() if name not in ("unit", "bins")}
         embedded["latency"] = {"unit": latency["unit"], "bins": latency["bins"]} | numbers
-    return embedded
+    return embedded if cell.log_text is None else embedded | {"log": cell.log_text}
 
 
 def _measures(cells: Sequence[Row]) -> Row:
@@ -260,26 +295,30 @@ def named(cell: Row, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(cell[name] or display.NULL for name in names)
 
 
-def _matrix(cells: Sequence[Row], names: Sequence[str]) -> dict[str, dict[str, dict[tuple[str, ...], list[Row]]]]:
+def _matrix(
+    cells: Sequence[CellView], names: Sequence[str]
+) -> dict[str, dict[str, dict[tuple[str, ...], list[CellView]]]]:
     """Return the cells by model, scheme and column of the matrix, in the order of the plan."""
-    matrix: dict[str, dict[str, dict[tuple[str, ...], list[Row]]]] = {}
+    matrix: dict[str, dict[str, dict[tuple[str, ...], list[CellView]]]] = {}
     for cell in cells:
         row = matrix.setdefault(cell["model"], {}).setdefault(cell["scheme"], {})
-        row.setdefault(named(cell, names), []).append(cell)
+        row.setdefault(named(cell.row, names), []).append(cell)
     return matrix
 
 
-def _troubles(cells: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
+def _troubles(cells: Sequence[CellView]) -> list[tuple[str, str, list[CellView]]]:
     """Return the cells that did not pass, in groups with the same outcome and note.
 
     A group is `(outcome, note, cells)`. The worst outcome is first and, within an outcome, the largest group.
     """
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[CellView]] = defaultdict(list)
     for cell in cells:
         if cell["outcome"] != "passed":
-            groups[cell["outcome"], _trouble(cell)].append(cell)
+            groups[cell["outcome"], _trouble(cell.row)].append(cell)
     ordered = sorted(groups.items(), key=lambda group: (_rank(group[0][0]), -len(group[1])))
-    return [(outcome, note, sorted(members, key=_badness)) for (outcome, note), members in ordered]
+    return [
+        (outcome, note, sorted(members, key=lambda cell: _badness(cell.row))) for (outcome, note), members in ordered
+    ]
 
 
 def _trouble(cell: Row) -> str:
@@ -297,6 +336,7 @@ def _top_events(rows: Sequence[figures.Row]) -> list[figures.Row]:
 
 
 def _head(text: str) -> str:
+    text = display.printable(text)
     left = len(text) - _ERROR_CHARACTERS
     return text if left <= 0 else f"{text[:_ERROR_CHARACTERS]}\n… {left:,} more characters in the cells table"
 
