@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from qnnsweep.flows.runs.history import CELLS, TARGET, changes, target
-from qnnsweep.tasks.numerics.trend import BAD
-from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
-from qnnsweep.tasks.records.vocabulary import CASE_STATES
+from qnnsweep.flows.runs.history import CELLS, TARGET, changes, target, trend_row
+from qnnsweep.tasks.numerics.trend import BAD, Assessment, Night
+from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.records.vocabulary import CASE_STATES, TrendVerdict
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.query import select
 from qnnsweep.tasks.storage.store import Store
@@ -79,23 +79,8 @@ def _bad(store: Store, runs: Collection[str]) -> dict[tuple[str, Key], Row]:
 
 
 def _row(
-    case: Row, earlier: Row, level: float, verdict: str, first_bad_run: str, changed: Sequence[str]
+    case: Row, earlier: Row, level: float, verdict: TrendVerdict, first_bad_run: str, changed: Sequence[str]
 ) -> dict[str, Any]:
-    return {
-        **{column: case[column] for column in CELL_COLUMNS},
-        "farm": None,
-        "series": SERIES,
-        "operator": case["case"],
-        "unit": SERIES,
-        "value": _rank(case),
-        "nights": 1,
-        "level": level,
-        "noise": None,
-        "floor": None,
-        "verdict": verdict,
-        "first_bad_run": first_bad_run,
-        "changed": [*changed],
-        "runs": [earlier["run_id"], case["run_id"]],
-        "values": [_rank(earlier), _rank(case)],
-        "step": None,
-    }
+    assessment = Assessment(verdict=verdict, first_bad_run=first_bad_run, nights=1, level=level)
+    history = [Night(run=row["run_id"], value=_rank(row), passed=True) for row in (earlier, case)]
+    return trend_row(case, SERIES, SERIES, history, assessment, changed, operator=case["case"])

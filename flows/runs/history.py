@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -79,20 +80,8 @@ STEPS = Parts(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Tables:
-    """The tables of earlier nights. A file that cannot be read leaves its night out, with a line in `problems`."""
-
-    store: Store
-    problems: set[str] = field(default_factory=set)
-
-    def runs_before(self, run_id: str) -> list[str]:
-        return [run for run in tables.runs(self.store) if run < run_id]
-
-    def select(
-        self, table: str, columns: Sequence[str], where: Mapping[str, Collection[str]], runs: Collection[str]
-    ) -> Sequence[Row]:
-        return select(self.store, table, columns, where=where, runs=runs, problems=self.problems)
+_Read = Callable[..., Sequence[Row]]
+"""Reads a table of earlier nights; see `select`. A file that cannot be read leaves its night out, with a problem."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,8 +106,9 @@ def trends(
     There is one row per cell and series. There is one row per series of an operator or of a step that got worse, if its
     cell is worse too. Runs that started after this run are ignored. A night that cannot be read is left out and logged.
     """
-    source = _Tables(store=store)
-    past = _past(source, run_id, cells, config)
+    problems: set[str] = set()
+    read = partial(select, store, problems=problems)
+    past = _past(read, [run for run in tables.runs(store) if run < run_id], cells, config)
     rows: list[dict[str, Any]] = []
     for cell in cells:
         nights = [*past.nights.get(key(cell), ()), cell]
@@ -127,11 +117,12 @@ def trends(
             assessment = Assessment(verdict="undefined")
             if is_judged(name, cell):
                 assessment = assess(history[:-1], history[-1], series, getattr(config.floors, name), config)
-            rows.append(_row(name, series, nights, history, assessment, config))
+            listed, changed = history[-history_nights(config) :], _changed(nights, assessment)
+            rows.append(trend_row(cell, name, series.unit, listed, assessment, changed))
     since = _worse_cells(rows, cells)
     for parts, of_parts in ((OPERATORS, operators), (STEPS, steps)):
-        rows += _worse_parts(parts, source, past, cells, of_parts, since, config)
-    for problem in sorted(source.problems):
+        rows += _worse_parts(parts, read, past, cells, of_parts, since, config)
+    for problem in sorted(problems):
         warn(f"trends: a night is left out: {problem}")
     return rows
 
@@ -198,16 +189,15 @@ names: Callable[[Row], Key] = itemgetter(*CELL_COLUMNS)
 """Return a row's values of `CELL_COLUMNS`."""
 
 
-def _past(source: _Tables, run_id: str, cells: Sequence[Row], config: TrendConfig) -> Past:
+def _past(read: _Read, runs: list[str], cells: Sequence[Row], config: TrendConfig) -> Past:
     enough = history_nights(config)
     past: dict[Key, list[Row]] = defaultdict(list)
     missing = {key(cell) for cell in cells}
-    runs = source.runs_before(run_id)
     while runs and missing:
         runs, chunk = runs[:-enough], set(runs[-enough:])
         where = {name: {str(cell[index]) for cell in missing} for index, name in enumerate(TARGET)}
         nights: dict[Key, list[Row]] = defaultdict(list)
-        for row in source.select("cells", CELLS, where, chunk):
+        for row in read("cells", CELLS, where=where, runs=chunk):
             # A recompare is not a night of its own: it repeats a night that is already in the list.
             if row["verb"] in (None, "run") and key(row) in missing:
                 nights[key(row)].append(row)
@@ -216,7 +206,7 @@ def _past(source: _Tables, run_id: str, cells: Sequence[Row], config: TrendConfi
         missing = {cell for cell in missing if len(past[cell]) < enough}
     columns = (*CELL_COLUMNS, "farm", "series", "operator", "step", "verdict", "first_bad_run")
     past_runs = {row["run_id"] for rows in past.values() for row in rows}
-    unsteady = source.select("trends", columns, {"verdict": {*BAD, "improved"}}, past_runs)
+    unsteady = read("trends", columns, where={"verdict": {*BAD, "improved"}}, runs=past_runs)
     verdicts = {
         (row["run_id"], key(row), row["series"], row["operator"] or row["step"]): (row["verdict"], row["first_bad_run"])
         for row in unsteady
@@ -237,34 +227,31 @@ def _history(
     return history
 
 
-def _row(
-    name: str,
-    series: Series,
-    nights: Sequence[Row],
+def trend_row(
+    cell: Row,
+    series: str,
+    unit: str,
     history: Sequence[Night],
     assessment: Assessment,
-    config: TrendConfig,
+    changed: Sequence[str],
     **part: str,
 ) -> dict[str, Any]:
-    """Return a row of `trends`. `part`: the operator or the step that the series is about."""
-    cell, listed = nights[-1], history[-history_nights(config) :]
+    """Return a row of `trends`. `history`: its nights, tonight last. `part`: the operator or step that it is about."""
+    assessed = asdict(assessment)
+    del assessed["last_good_run"]
     return {
         **{column: cell[column] for column in CELL_COLUMNS},
-        "farm": cell["farm"],
-        "series": name,
-        "operator": part.get("operator"),
-        "unit": series.unit,
+        "farm": cell.get("farm"),
+        "series": series,
+        "operator": None,
+        "step": None,
+        **part,
+        "unit": unit,
         "value": history[-1].value,
-        "nights": assessment.nights,
-        "level": assessment.level,
-        "noise": assessment.noise,
-        "floor": assessment.floor,
-        "verdict": assessment.verdict,
-        "first_bad_run": assessment.first_bad_run,
-        "changed": _changed(nights, assessment),
-        "runs": [night.run for night in listed],
-        "values": [night.value for night in listed],
-        "step": part.get("step"),
+        **assessed,
+        "changed": [*changed],
+        "runs": [night.run for night in history],
+        "values": [night.value for night in history],
     }
 
 
@@ -290,7 +277,7 @@ def _worse_cells(rows: Iterable[Row], cells: Iterable[Row]) -> dict[Key, str]:
 
 def _worse_parts(
     parts: Parts,
-    source: _Tables,
+    read: _Read,
     past: Past,
     cells: Sequence[Row],
     rows: Sequence[Row],
@@ -303,8 +290,8 @@ def _worse_parts(
     part ends before this run.
     """
     tonight = worst_gaps(parts, rows, {names(cell): key(cell) for cell in cells if key(cell) in since})
-    candidates = _candidates(parts, source, past, tonight, since, config)
-    before = _gaps(parts, source, past, past.runs, {(cell, part) for cell, part, _ in candidates})
+    candidates = _candidates(parts, read, past, tonight, since, config)
+    before = _gaps(parts, read, past, past.runs, {(cell, part) for cell, part, _ in candidates})
     by_key = {key(cell): cell for cell in cells}
     histories: dict[tuple[Key, str, str], list[Night]] = {}
     for cell, part, name in candidates:
@@ -328,12 +315,13 @@ def _worse_parts(
         assessment = assess(*compared(candidate), worse=chances[candidate] <= largest)
         if assessment.verdict in BAD:
             nights = [*past.nights.get(cell, ()), by_key[cell]]
-            series = parts.series[name]
-            yield _row(name, series, nights, histories[candidate], assessment, config, **{parts.column: part})
+            listed, changed = histories[candidate][-history_nights(config) :], _changed(nights, assessment)
+            unit, of_part = parts.series[name].unit, {parts.column: part}
+            yield trend_row(nights[-1], name, unit, listed, assessment, changed, **of_part)
 
 
 def _candidates(
-    parts: Parts, source: _Tables, past: Past, tonight: Gaps, since: Mapping[Key, str], config: TrendConfig
+    parts: Parts, read: _Read, past: Past, tonight: Gaps, since: Mapping[Key, str], config: TrendConfig
 ) -> list[tuple[Key, str, str]]:
     """Return the series of parts that may be worse than their baseline. All nights are read for these series only.
 
@@ -345,7 +333,7 @@ def _candidates(
         for cell, run in since.items()
     }
     ends = {cell: {runs[0], runs[-1]} for cell, runs in good.items() if runs}
-    reference = _gaps(parts, source, past, {run for runs in ends.values() for run in runs}, set(tonight))
+    reference = _gaps(parts, read, past, {run for runs in ends.values() for run in runs}, set(tonight))
     candidates: list[tuple[Key, str, str]] = []
     for (cell, part), gaps in tonight.items():
         recent = [row["run_id"] for row in past.nights.get(cell, ())[-3:]]
@@ -359,7 +347,7 @@ def _candidates(
 
 
 def _gaps(
-    parts: Parts, source: _Tables, past: Past, runs: Collection[str], wanted: Collection[tuple[Key, str]]
+    parts: Parts, read: _Read, past: Past, runs: Collection[str], wanted: Collection[tuple[Key, str]]
 ) -> dict[str, Gaps]:
     """Map every earlier run in `runs` to the series of the parts in `wanted`."""
     if not runs or not wanted:
@@ -368,6 +356,6 @@ def _gaps(
     where = {**parts.where({part for _, part in wanted}), "model": {str(cell[0]) for cell, _ in wanted}}
     columns = (*CELL_COLUMNS, *parts.columns)
     by_run: dict[str, list[Row]] = defaultdict(list)
-    for row in source.select(parts.table, columns, where, runs):
+    for row in read(parts.table, columns, where=where, runs=runs):
         by_run[row["run_id"]].append(row)
     return {run: worst_gaps(parts, rows, keys) for run, rows in by_run.items()}

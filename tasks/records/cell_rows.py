@@ -88,6 +88,20 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class InputDigests:
+    """The digests of a cell's inputs."""
+
+    model_digest: str | None
+    """Digest of the model's configuration, code and files."""
+    scheme_digest: str
+    """Digest of the scheme's configuration."""
+    soc_digest: str
+    """Digest of the SoC's configuration."""
+    request_digest: str
+    """Digest of the configuration of the measurement, of the tolerances and of the backend."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CellRow:
     """One row per planned cell: outcome, reason, sizes, delegation, seconds, worst SNR, top-1 agreement, toolchain
     versions."""
@@ -190,14 +204,7 @@ class CellRow:
     """The command that made the run: run, recompare, repair or bisect."""
     farm: str | None
     """The farm that the device belongs to; null if it belongs to no farm."""
-    model_digest: str | None
-    """Digest of the model's configuration, code and files."""
-    scheme_digest: str
-    """Digest of the scheme's configuration."""
-    soc_digest: str
-    """Digest of the SoC's configuration."""
-    request_digest: str
-    """Digest of the configuration of the measurement, of the tolerances and of the backend."""
+    digests: InputDigests
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,19 +1,8 @@
 """The digests of a cell's inputs in the table `cells`. `diff` names the inputs that changed, and `plan` equal cells."""
 
-from dataclasses import dataclass
-
 from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.records.cell_rows import InputDigests
 from qnnsweep.tasks.storage.digest import digest
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InputDigests:
-    """The digests by column."""
-
-    model_digest: str | None
-    scheme_digest: str
-    soc_digest: str
-    request_digest: str
 
 
 def input_digests(request: Request, code: str | None) -> InputDigests:

@@ -1,7 +1,7 @@
 """The rows of every table, made from the results of the cells."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -162,7 +162,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         log=_log(cell),
         verb=verb,
         farm=request.farm.name if request.pool else None,
-        **asdict(input_digests(request, cell.code)),
+        digests=input_digests(request, cell.code),
     )
 
 
