@@ -1,7 +1,7 @@
 """The rows of every table, made from the results of the cells."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -302,8 +302,8 @@ def _profile(identity: CellIdentity, comparison: Comparison) -> Iterator[Profile
 
 def _shared(kind: type[Any], *records: object) -> dict[str, Any]:
     """Return the values of the records' fields that a row of this kind has too, under the same names."""
-    names = kind.__dataclass_fields__.keys()
-    return {name: getattr(record, name) for record in records for name in names & record.__dataclass_fields__.keys()}
+    names = [field.name for field in fields(kind)]
+    return {name: getattr(record, name) for record in records for name in names if hasattr(record, name)}
 
 
 def _delegation(identity: CellIdentity, cell: CellResult) -> Iterator[DelegationRow]:
