@@ -1,5 +1,6 @@
 """The graph of one sweep: the stages whose results each stage uses, and the work that cells share."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from qnnsweep.conf.names import (
 )
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.conf.schema import MeasureConfig, Request, Reuse
-from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
+from qnnsweep.flows.costs import StageWork, work_label
 from qnnsweep.flows.resources import Resources
 from qnnsweep.tasks.bundle import bundle_task
 from qnnsweep.tasks.compare import compare_task
@@ -48,20 +49,8 @@ ProgressCallback = Callable[[str, str, str], None]
 The states are those of `qnnsweep.tasks.stage.OnChange`, and `queued`: the task of a worker runs, but waits for a core.
 """
 _QUEUED = {("running", stage) for stage in WORKER_STAGES}
-
-
-def work_label(stage: str, request: Request) -> str:
-    """Return the label of the work that a stage does for a cell. Cells that share the work have the same label."""
-    backend, names = backend_of(request.backend.kind), [request.model.name]
-    if stage != "export":
-        names += [request.scheme.name, *([request.backend.name] if backend.named_in_labels else [])]
-    if stage not in ("export", "quantize") and backend.needs_soc:
-        names.append(request.soc.name)
-    if stage not in ("export", "quantize", "lower") and request.where != "local":
-        names.append(request.where)
-    if request.toolchain.name != DEFAULT_TOOLCHAIN:
-        names.append(request.toolchain.name)
-    return " · ".join(names)
+_OUTSIDE_WORKERS = ("bundle", *MEASURE_STEPS)
+"""The stages whose durations are not those of toolchain calls."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +74,10 @@ class Graph:
         self._run_id = run_id
         self._on_progress = on_progress
         self._submissions: dict[str, Submission] = {}
-        self._started_stages: set[tuple[str, str]] = set()
+        self._started_stages: dict[StageWork, float] = {}
+        """When the work of a stage began or was reused, on the monotonic clock."""
+        self._seconds: dict[StageWork, float] = {}
+        """The durations of the work outside of workers. A result of a cell takes them from here."""
         self._codes: Codes = {} if codes is None else codes
         self._backend_code = cache(backend_code)  # once per sweep, like the digests of the models' code
 
@@ -152,6 +144,11 @@ class Graph:
                 cell.result_names[record] = name
         started = [stage for stage in CELL_STAGES if (stage, work_label(stage, cell.request)) in self._started_stages]
         cell.stage = started[-1] if submissions and started else None
+        cell.seconds = {
+            stage: self._seconds.pop(work)
+            for stage in CELL_STAGES
+            if (work := (stage, work_label(stage, cell.request))) in self._seconds
+        }
         return cell
 
     @property
@@ -232,7 +229,11 @@ class Graph:
         get_run_logger().info("%s done", name)
 
     def _report(self, name: str, label: str, state: str) -> None:
-        self._started_stages.add((name, label))
+        """Call the progress callback. If work outside of workers is done, note its duration, which no call has."""
+        now = time.monotonic()
+        if state == "done" and name in _OUTSIDE_WORKERS:
+            self._seconds[name, label] = now - self._started_stages[name, label]
+        self._started_stages[name, label] = now
         self._on_progress(name, label, state)
 
 

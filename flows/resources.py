@@ -12,7 +12,7 @@ from qnnsweep.conf.plan import Plan
 from qnnsweep.conf.schema import Request, RunnerKind
 from qnnsweep.conf.toolchains import ToolchainConfig
 from qnnsweep.conf.units import GIB, MIB
-from qnnsweep.flows import expected_costs
+from qnnsweep.flows import costs
 from qnnsweep.flows.toolchains import MODULES_OF_CALLS
 from qnnsweep.tasks.devices.farm import DeviceLock, Farm
 from qnnsweep.tasks.devices.native_runner import native_files
@@ -92,7 +92,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     limits = plan.limits
     memory = psutil.virtual_memory().total * MAX_MEMORY_SHARE if limits.memory_gib is None else limits.memory_gib * GIB
     scheduler = Scheduler(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory))
-    estimates = expected_costs.estimates(store)
+    estimates = costs.estimates(store)
     first, *others = (cell.request.toolchain for cell in plan.cells)
     environment, of_runner, versions = toolchain_of(first, store)
     supervisor = Supervisor(

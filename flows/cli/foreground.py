@@ -19,6 +19,7 @@ from qnnsweep.tasks.report.format import plural
 
 if TYPE_CHECKING:
     from qnnsweep.conf.plan import Plan, PlannedCell
+    from qnnsweep.flows.costs import ExpectedSeconds
     from qnnsweep.flows.graph import ProgressCallback
     from qnnsweep.flows.runs.results import SweepResult
     from qnnsweep.flows.server.temporary import TemporaryServer
@@ -51,14 +52,18 @@ def run_on_this_machine(plan: "Plan", flow: Callable[["ProgressCallback"], T]) -
     from qnnsweep.flows.toolchains import start_servers
 
     start_servers(plan)
+    from qnnsweep.flows.costs import forecast
     from qnnsweep.flows.resources import prepare
 
     prepare(plan)  # report what this machine lacks before Prefect starts
-    return with_progress(plan.cells, flow)
+    expected = forecast(plan)
+    return with_progress(plan.cells, flow, expected and expected.expected)
 
 
-def with_progress(cells: Sequence["PlannedCell"], flow: Callable[["ProgressCallback"], T]) -> T:
-    """Start Prefect, then call the flow, and show the progress of its cells."""
+def with_progress(
+    cells: Sequence["PlannedCell"], flow: Callable[["ProgressCallback"], T], expected: "ExpectedSeconds | None" = None
+) -> T:
+    """Start Prefect, then call the flow, and show the progress of its cells. `expected`: what they will take."""
     screen = Console(stderr=True)
     with interruptible(screen) as before_end:
         with screen.status("starting Prefect …"):
@@ -70,7 +75,7 @@ def with_progress(cells: Sequence["PlannedCell"], flow: Callable[["ProgressCallb
             if server is None:
                 before_end.append(connect.cancel_flow_run)
         with (
-            progress.show_progress(cells, screen) as display,
+            progress.show_progress(cells, screen, expected) as display,
             connect.translated_errors(),
             connect.without_heartbeats(),
         ):

@@ -50,7 +50,7 @@ def plan(
         planned = load(with_artifacts(overrides, artifacts), config_dirs=config_dir or [])
         expected = None
         if Path(planned.artifacts, "tables").is_dir():
-            from qnnsweep.flows.forecast import forecast
+            from qnnsweep.flows.costs import forecast
 
             expected = forecast(planned)
         cells: list[dict[str, Any]] = [

@@ -13,8 +13,7 @@ from rich.text import Text
 from qnnsweep.conf.names import CELL_STAGES
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.flows.cases import CASES
-from qnnsweep.flows.graph import work_label
-from qnnsweep.flows.runs.eta import EtaEstimate
+from qnnsweep.flows.costs import EtaEstimate, ExpectedSeconds, work_label
 
 _MARKS = {
     "waiting": ("·", "dim"),
@@ -53,12 +52,18 @@ class _Line:
 class ProgressTable:
     """The state of every stage of every cell, as a live table with one line per cell. `update` is thread-safe."""
 
-    def __init__(self, cells: Sequence[PlannedCell], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        cells: Sequence[PlannedCell],
+        expected: ExpectedSeconds | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`expected`: see `EtaEstimate`."""
         self._clock = clock
         self._cells = [cell.request for cell in cells if cell.impossible is None]
         self._impossible = len(cells) - len(self._cells)
         self._lock = threading.Lock()
-        self._eta = EtaEstimate(cells, clock)
+        self._eta = EtaEstimate(cells, expected, clock)
         self._states: dict[tuple[str, str], tuple[str, float]] = {}
         """Maps a stage and the label of its work to the state of this work and the time at which the state began."""
         self._cases = ""
@@ -141,10 +146,16 @@ def _shortened(name: str, width: int) -> str:
 class ProgressLog:
     """The progress of a sweep as lines of a log file: one line per stage that has ended, with its duration."""
 
-    def __init__(self, cells: Sequence[PlannedCell], console: Console, stages: Sequence[str] = CELL_STAGES) -> None:
+    def __init__(
+        self,
+        cells: Sequence[PlannedCell],
+        console: Console,
+        expected: ExpectedSeconds | None = None,
+        stages: Sequence[str] = CELL_STAGES,
+    ) -> None:
         self._console = console
         self._stages = stages
-        self._eta = EtaEstimate(cells)
+        self._eta = EtaEstimate(cells, expected)
         self._lock = threading.Lock()
         self._since: dict[tuple[str, str], float] = {}
 
@@ -168,11 +179,13 @@ class ProgressLog:
 
 
 @contextmanager
-def show_progress(cells: Sequence[PlannedCell], console: Console) -> Iterator[ProgressTable | ProgressLog]:
+def show_progress(
+    cells: Sequence[PlannedCell], console: Console, expected: ExpectedSeconds | None = None
+) -> Iterator[ProgressTable | ProgressLog]:
     """Show the progress of these cells on `console`. The caller passes every state to the yielded object's `update`."""
     if not console.is_terminal:
-        yield ProgressLog(cells, console)
+        yield ProgressLog(cells, console, expected)
         return
-    table = ProgressTable(cells)
+    table = ProgressTable(cells, expected)
     with Live(table, console=console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True):
         yield table

@@ -245,17 +245,19 @@ class ProbeRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkRow:
-    """One row per toolchain call: its duration and peak memory, which the next sweep uses to schedule its own calls.
-    If the call does not depend on the SoC, for example, the column `soc` is null."""
+    """One row per toolchain call, and per stage of a cell that makes none: its duration and peak memory, by which the
+    next sweep schedules its own calls and estimates its end. A call has no device; if it does not depend on the SoC,
+    for example, the column `soc` is null too."""
 
     cell: CellIdentity
     stage: str
-    """The stage that made the call: export, quantize, edge, lower, compare."""
+    """The stage that made the call: export, quantize, edge, lower, compare; or the stage itself: bundle, deploy,
+    execute, collect."""
     seconds: Seconds
-    """Duration of the call."""
-    peak_bytes: Bytes
-    """Peak resident memory. The process of a lower call is forked from the process of the edge call: the memory that
-    both processes share is not counted."""
+    """Duration of the call or of the stage."""
+    peak_bytes: Bytes | None
+    """Peak resident memory of the call; null for a stage. The process of a lower call is forked from the process of the
+    edge call: the memory that both processes share is not counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

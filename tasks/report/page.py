@@ -241,8 +241,8 @@ def _key(row: Row) -> tuple[str | None, ...]:
 
 
 def _work_of(cell: Row, work: Iterable[Row]) -> list[Row]:
-    """Return the toolchain's calls for a cell. A call that several cells share has no scheme or no SoC."""
-    subject = ("model", "scheme", "backend", "soc", "toolchain")
+    """Return the works for a cell. A work that several cells share has no scheme, no SoC or no device."""
+    subject = ("model", "scheme", "backend", "soc", "device", "toolchain")
     return [row for row in work if row["model"] and all(row[name] in (None, cell[name]) for name in subject)]
 
 

@@ -47,6 +47,7 @@ class CellResult:
     case_logs: tuple[Blob, ...] = ()
     stage: str | None = None  # the last stage that was started; None if no stage was
     error: BaseException | None = None  # the error of the last stage
+    seconds: dict[str, float] = field(default_factory=dict[str, float])  # of the stages outside of workers that ran
     result_names: dict[str, str] = field(default_factory=dict[str, str])  # names of the stored results, by field
 
 

@@ -67,7 +67,7 @@ def rows(
     `toolchain`: the toolchain of the cells that state none; None if not needed.
     """
     tables: dict[str, list[Row]] = {table: [] for table in TABLES if table != "trends"}
-    tables["work"] = [by_columns(_work(run_id, cost)) for cost in costs]
+    tables["work"] = [by_columns(_call(run_id, cost)) for cost in costs]
     for cell in cells:
         where = identity(run_id, cell)
         tables["cells"].append(by_columns(_cell(where, cell, toolchain, verb)))
@@ -209,12 +209,17 @@ def _log(cell: CellResult) -> str | None:
     return next((log.sha256 for log in logs if log), None)
 
 
-def _work(run_id: str, cost: CallCost) -> WorkRow:
+def _call(run_id: str, cost: CallCost) -> WorkRow:
     names: dict[str, str | None] = dict.fromkeys(("model", "scheme", "soc", "device", "backend"))
     names["toolchain"] = cost.toolchain
     names |= zip(SUBJECT_COLUMNS, cost.subject, strict=False)
     identity = CellIdentity(run_id=run_id, **names)
     return WorkRow(cell=identity, stage=cost.stage, seconds=cost.seconds, peak_bytes=cost.peak_bytes)
+
+
+def _work(identity: CellIdentity, cell: CellResult) -> Iterator[WorkRow]:
+    for stage, seconds in cell.seconds.items():
+        yield WorkRow(cell=identity, stage=stage, seconds=seconds, peak_bytes=None)
 
 
 def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow]:
@@ -344,6 +349,7 @@ _ROWS: dict[str, Callable[[CellIdentity, CellResult], Iterable[Any]]] = {
     "operators": _operators,
     "delegation": _delegation,
     "audit": _audit,
+    "work": _work,
     "commands": _commands,
     "atlas": _atlas,
 }

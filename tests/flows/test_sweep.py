@@ -189,6 +189,19 @@ def test_the_same_command_again_does_no_toolchain_work_and_gives_equal_tables(
         assert before or name in {"metrics", "repair", "certificate", "steps", "atlas"}
 
 
+def test_every_stage_that_ran_has_a_row_of_its_work(
+    two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path
+) -> None:
+    of_runs = [read_table(artifacts, "work", result_of(ran)["run_id"]) for ran in two_runs]
+    stages = [{(row["stage"], row["soc"], row["device"]) for row in rows} for rows in of_runs]
+    of_cells = {(stage, "SM8350", "local") for stage in ("bundle", "deploy", "execute", "collect")}
+    calls = {(stage, None, None) for stage in ("export", "quantize", "edge")}
+    calls |= {(stage, "SM8350", None) for stage in ("lower", "compare")}
+    # No program fits into the memory of the device starved, which therefore executes none.
+    of_cells |= {(stage, "SM8350", "starved") for stage in ("bundle", "deploy")}
+    assert (stages[0], stages[1] - of_cells) == (calls | of_cells, {("compare", "SM8350", None)})
+
+
 def test_a_plan_of_the_same_command_says_what_is_compiled_and_how_long_it_takes(
     program: Program, two_runs: list[subprocess.CompletedProcess[str]], artifacts: Path, user_folder: Path
 ) -> None:

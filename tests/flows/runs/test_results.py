@@ -10,7 +10,7 @@ import pytest
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import Request, TrendConfig
-from qnnsweep.flows import expected_costs
+from qnnsweep.flows import costs
 from qnnsweep.flows.runs import results
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records.tables import TABLES, Row
@@ -90,10 +90,10 @@ def test_the_costs_of_a_run_with_a_damaged_table_are_left_out(
     store = Store(tmp_path)
     for number in range(2):
         write_night(store, number, request_8a8w, 40.0)
-    before = expected_costs.estimates(store)
+    before = costs.estimates(store)
     damaged = file_of(store, "work", 1)
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    assert expected_costs.estimates(store) == before != {}
+    assert costs.estimates(store) == before != {}
     (line,) = lines(caplog)
     assert line.startswith(f"expected costs: a run is left out: {damaged} is damaged")
 
