@@ -5,9 +5,12 @@
 
 import copyreg
 from collections.abc import Iterable
+from difflib import SequenceMatcher
 from typing import Any
 
 _MOST_NEAREST = 3
+_NEAR = 0.5
+"""A choice is near if this share of its letters and of the word's is the same."""
 
 
 class QnnsweepError(Exception):
@@ -49,27 +52,9 @@ def one_of(choices: Iterable[str]) -> str:
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a text such as `did you mean x or y? `, with the choices nearest to `word`. It is empty if none is near.
 
-    Near are the choices with the least number of edits, at most one edit for two letters, and otherwise the choices
-    that begin with `word`. Upper and lower case are the same.
+    Upper and lower case are the same.
     """
-    distances = {choice: _edits(word.lower(), choice.lower()) for choice in choices}
-    least = min(distances.values(), default=0)
-    if least <= len(word) / 2:
-        nearest = sorted(choice for choice, distance in distances.items() if distance == least)
-    else:
-        nearest = sorted(choice for choice in distances if choice.lower().startswith(word.lower()))
+    likeness = {choice: SequenceMatcher(None, word.lower(), choice.lower()).ratio() for choice in choices}
+    most = max(likeness.values(), default=0.0)
+    nearest = sorted(choice for choice, ratio in likeness.items() if ratio == most >= _NEAR)
     return f"did you mean {' or '.join(map(printable, nearest[:_MOST_NEAREST]))}? " if nearest else ""
-
-
-def _edits(word: str, other: str) -> int:
-    """Return the least number of edits from a word to another: insert, delete or replace a letter, swap neighbours."""
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(word, start=1):
-        previous, row, older = row, [i], before
-        for j, wanted in enumerate(other, start=1):
-            row.append(min(previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (letter != wanted)))
-            if i > 1 and j > 1 and (letter, word[i - 2]) == (other[j - 2], wanted):
-                row[j] = min(row[j], older[j - 2] + 1)
-        before = previous
-    return row[-1]

