@@ -42,10 +42,12 @@ def test_processes_use_one_server_which_ends_with_the_last_of_them_although_it_i
     assert first == second
     assert first[1] == "200"
     (server,) = (
-        each for each in psutil.process_iter() if command_of(each.pid).endswith(f"tests.shared_server {folder}")
+        process
+        for process in psutil.process_iter()
+        if command_of(process.pid).endswith(f"tests.shared_server {folder}")
     )
     running = [server, *server.children(recursive=True)]
-    assert any("prefect server start" in command_of(each.pid) for each in running)
+    assert any("prefect server start" in command_of(process.pid) for process in running)
     kill(users[0])
     assert httpx.get(f"{first[0]}/health").status_code == 200
     kill(users[1])
