@@ -1,4 +1,4 @@
-"""Writes docs/tables.md, the README's table of tables, and the golden file, from the row classes of tasks/records.
+"""Writes docs/tables.md and the README's table of tables, from the row classes of tasks/records.
 
 usage: make docs
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import re
 import textwrap
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from qnnsweep.tasks.records import vocabulary
 from qnnsweep.tasks.records.cell_rows import CellIdentity
 from qnnsweep.tasks.records.hints import element, optional
 from qnnsweep.tasks.records.tables import CELL_COLUMNS, TABLES, Column, columns
-from qnnsweep.tasks.storage.tables import SCHEMAS
 
 ROOT = Path(__file__).parents[1]
 WIDTH = 100
@@ -46,11 +44,9 @@ def files() -> dict[Path, str]:
     meanings = {table: _docstring(kind).removeprefix("One row per ").rstrip(".") for table, kind in TABLES.items()}
     overview = "".join(f"| `{table}` | {meaning} |\n" for table, meaning in meanings.items())
     head = "| table | one row per |\n|---|---|\n"
-    golden = {table: {field.name: str(field.type) for field in schema} for table, schema in SCHEMAS.items()}
     return {
         ROOT / "docs" / "tables.md": page(),
         readme: re.sub(re.escape(head) + r"(\|.*\n)*", lambda _: head + overview, readme.read_text()),
-        ROOT / "tests" / "goldens" / "tables.json": json.dumps(golden, indent=2) + "\n",
     }
 
 

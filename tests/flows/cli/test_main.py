@@ -1,4 +1,4 @@
-"""The command line as a user sees it: its help, its plans, and its messages for wrong requests."""
+"""The command line as a user sees it: its commands and options, its plans, and its messages for wrong requests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from enum import EnumType
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +31,29 @@ def command_lines(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[st
         yield from command_lines(child, (*path, name))
 
 
-def help_of_all_commands() -> str:
-    """Return the help of every command, one after the other, which is the content of GOLDEN."""
-    pages = []
-    for words in command_lines(typer.main.get_command(app)):
-        result = CliRunner().invoke(app, [*words, "--help"], prog_name="qnnsweep", terminal_width=78)
-        assert result.exit_code == 0
-        lines = [line.rstrip() for line in result.stdout.splitlines()]
-        pages.append("\n".join([f"$ {' '.join(['qnnsweep', *words, '--help'])}", *lines]))
-    return "\n".join(pages) + "\n"
+def interface() -> str:
+    """Return each command with its arguments, options, defaults and exit codes, which is the content of GOLDEN."""
+    root = typer.main.get_command(app)
+    lines: list[str] = []
+    for words in command_lines(root):
+        command: Any = reduce(lambda parent, name: parent.commands[name], words, root)
+        text = " ".join(f"{command.help} {command.epilog or ''}".split())
+        codes = re.findall(r"(?:: |· )(\d+) ", text[text.find("Exit codes") :]) if "Exit codes" in text else []
+        lines.append(" ".join(["qnnsweep", *words, *(["· exit codes", *codes] if codes else [])]))
+        lines += sorted(f"  {described(parameter)}" for parameter in command.params)
+    return "\n".join(lines) + "\n"
+
+
+def described(parameter: Any) -> str:
+    """Return the names of an argument or an option, whether it is repeated or required, its choices and its default."""
+    is_option = parameter.param_type_name == "option"
+    names = "/".join([*parameter.opts, *parameter.secondary_opts]) if is_option else parameter.metavar or parameter.name
+    repeated = "..." if parameter.multiple or parameter.nargs == -1 else ""
+    kind = parameter.type_descriptor.annotation
+    choices = [f"one of {', '.join(item.value for item in kind)}"] if isinstance(kind, EnumType) else []
+    required = ["required"] if parameter.required else []
+    default = [] if parameter.default is None else [f"default {parameter.default}"]
+    return " · ".join([f"{names}{repeated}", *required, *choices, *default])
 
 
 def error_line(ran: subprocess.CompletedProcess[str], exit_code: int) -> str:
@@ -50,15 +66,25 @@ def error_line(ran: subprocess.CompletedProcess[str], exit_code: int) -> str:
     return line.removeprefix("qnnsweep: ")
 
 
-def test_the_help_of_every_command_is_the_golden() -> None:
-    assert help_of_all_commands() == GOLDEN.read_text(), "run `python -m tests.flows.cli.test_main`"
+def test_the_names_defaults_and_exit_codes_of_every_command_are_the_golden() -> None:
+    assert interface() == GOLDEN.read_text(), "run `python -m tests.flows.cli.test_main`"
 
 
-def test_the_program_shows_the_help_of_the_golden(program: Program) -> None:
+def test_every_command_has_a_help_which_says_what_each_of_its_options_does() -> None:
+    root = typer.main.get_command(app)
+    for words in command_lines(root):
+        result = CliRunner().invoke(app, [*words, "--help"], prog_name="qnnsweep", terminal_width=78)
+        assert (result.exit_code, result.stdout.partition("\n")[0][:16]) == (0, "Usage: qnnsweep "), words
+        command: Any = reduce(lambda parent, name: parent.commands[name], words, root)
+        assert command.help, words
+        assert [parameter.name for parameter in command.params if not parameter.help] == [], words
+
+
+def test_the_program_lists_the_commands_of_the_golden(program: Program) -> None:
     completed = program.run("--help")
     assert (completed.returncode, completed.stderr) == (0, "")
-    page = "\n".join(line.rstrip() for line in completed.stdout.splitlines())
-    assert GOLDEN.read_text().startswith(f"$ qnnsweep --help\n{page}\n")
+    listed = re.findall(r"^  (\w+)  ", completed.stdout.partition("Commands:\n")[2], flags=re.MULTILINE)
+    assert listed == re.findall(r"^qnnsweep (\w+)(?: ·|$)", GOLDEN.read_text(), flags=re.MULTILINE)
 
 
 def test_the_list_of_commands_cuts_no_sentence_at_80_columns(program: Program) -> None:
@@ -68,7 +94,8 @@ def test_the_list_of_commands_cuts_no_sentence_at_80_columns(program: Program) -
 
 
 def test_the_examples_in_the_help_of_recompare_are_valid_overrides() -> None:
-    (examples,) = re.findall(r"For example: (\S+), or '(\S+)'\.", GOLDEN.read_text())
+    page = CliRunner().invoke(app, ["recompare", "--help"], terminal_width=200).stdout
+    (examples,) = re.findall(r"For example: (\S+), or '(\S+)'\.", " ".join(page.split()))
     assert [len(load(["model=digits_cnn", example]).cells) for example in examples] == [1, 1]
 
 
@@ -248,4 +275,4 @@ def test_a_temporary_folder_too_long_for_sockets_is_one_line_and_nothing_starts(
 
 
 if __name__ == "__main__":
-    GOLDEN.write_text(help_of_all_commands())
+    GOLDEN.write_text(interface())
