@@ -8,11 +8,13 @@ the reason. No metric returns an infinity: a value that float64 cannot hold is N
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qnnsweep.tasks.numerics.blocks import ONE_THREAD, Array, Tensor, block_of, blocks, whole
+from qnnsweep.tasks.numerics.dequantize import step_sizes
 from qnnsweep.tasks.records import Gap, Quantization
 
 # Squares of numbers within 2**±256, and their sums, are far from float64's limits. Other numbers are scaled first.
@@ -297,25 +299,15 @@ def _max_ulp(sums: Sums) -> float | None:
         return _finite(float((_absolute_error(sums) / ulp).max()))
 
 
-def _mean_steps(sums: Sums) -> float | None:
-    """Return the mean difference in quantization steps, whose size can differ per channel. None without qparams."""
-    return _steps(sums, np.mean)
-
-
-def _max_steps(sums: Sums) -> float | None:
-    """Return the largest difference in quantization steps, whose size can differ per channel. None without qparams."""
-    return _steps(sums, np.max)
-
-
 def _steps(sums: Sums, reduce: Callable[[Array], Any]) -> float | None:
-    qparams = sums.qparams
-    if qparams is None or not sums.elements:
+    """Return a measure of the differences in quantization steps, whose size can differ per channel.
+
+    None without qparams.
+    """
+    if sums.qparams is None or not sums.elements:
         return None
-    scale, rank = np.asarray(qparams.scale, np.float64), len(sums.reference.shape)
-    if qparams.axis is not None:
-        scale = scale.reshape([-1 if axis == qparams.axis % rank else 1 for axis in range(rank)])
     with np.errstate(over="ignore"):
-        return _finite(float(reduce(_absolute_error(sums) / scale)))
+        return _finite(float(reduce(_absolute_error(sums) / step_sizes(sums.qparams, sums.reference.shape))))
 
 
 def _absolute_error(sums: Sums) -> Array:
@@ -343,8 +335,8 @@ METRICS: Mapping[str, Callable[[Sums], float | None]] = {
     "psnr_db": _psnr_db,
     "sqnr_db": _snr_db,  # the name that torchao's `compute_error` uses
     "max_ulp": _max_ulp,
-    "mean_steps": _mean_steps,
-    "max_steps": _max_steps,
+    "mean_steps": partial(_steps, reduce=np.mean),
+    "max_steps": partial(_steps, reduce=np.max),
 }
 """Every metric, by its name in `qnnsweep.conf.names.METRICS`. Those that are fields of `Gap` are in every row."""
 _IN_EVERY_ROW = tuple(field.name for field in fields(Gap))

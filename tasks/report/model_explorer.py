@@ -116,15 +116,10 @@ def _namespaces(operators: Sequence[Operator], calls: Sequence[Any]) -> dict[str
     for operator, read in reversed([*zip(operators, sources, strict=False)]):
         module = operator.module_path.replace(".", "/")
         read_in = readers.get(operator.name, [])
-        namespaces[operator.name] = module if operator.name in depends or not read_in else _common(read_in)
+        namespaces[operator.name] = module if operator.name in depends or not read_in else commonpath(read_in)
         for source in read:
             readers.setdefault(source, []).append(namespaces[operator.name])
     return namespaces
-
-
-def _common(namespaces: Sequence[str]) -> str:
-    """Return the innermost namespace that contains all of these."""
-    return commonpath(namespaces)
 
 
 def _attributes(operator: Operator) -> Iterator[dict[str, str]]:

@@ -21,7 +21,7 @@ from qnnsweep.tasks.report.formats.cells import other_toolchain
 from qnnsweep.tasks.report.glossary import GLOSSARY
 from qnnsweep.tasks.report.ladder import ladders, worst_output
 from qnnsweep.tasks.report.steps import steps_of_page
-from qnnsweep.tasks.report.templates import html
+from qnnsweep.tasks.report.templates import html, markdown_text
 
 _CELL = CELL_COLUMNS[1:]
 """The columns that identify a cell within its run."""
@@ -192,18 +192,9 @@ def summary_markdown(run: RunFacts, cells: Sequence[Row], links: str = "") -> st
     `links`: the lines of Markdown that say where to read more.
     """
     rows = sorted(cells, key=_badness)
-    calls = display.plural(run.toolchain_calls, "toolchain call")
-    lines = [
-        f"# Run {display.markdown(run.run_id)}",
-        f"{display.plural(len(rows), 'cell')}: {', '.join(counts_in_words(rows)) or 'nothing planned'}.",
-        f"Took {display.duration(run.seconds)}, {calls}, {run.reused} reused.",
-        *([links] if links else []),
-        f"Report: {display.markdown(run.report)}  \nTables: {display.markdown(run.tables)}",
-    ]
-    if rows:
-        head, *body = summary(rows, display.note_and_diagnosis)
-        lines.append(display.markdown_table(head, body))
-    return "\n\n".join(lines) + "\n"
+    head, *body = summary(rows, display.note_and_diagnosis)
+    counts = counts_in_words(rows)
+    return markdown_text("summary", run=run, cells=rows, counts=counts, links=links, head=head, lines=body)
 
 
 def summary_rows(cells: Sequence[Row]) -> list[Row]:
