@@ -18,7 +18,6 @@ RECORD = "toolchain.json"
 OPTIONS = "toolchain"
 FILES = "files"
 SDK = "sdk"
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,8 +195,5 @@ def _digest(files: Iterable[LibraryFile]) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(_READ_BYTES):
-            digest.update(part)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

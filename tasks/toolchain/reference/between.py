@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from threading import Lock
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.numerics.element_use import Array, NoDerivative
-from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph
+from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, is_float
 
 _dual_level = Lock()
 """PyTorch has one level of derivatives per process, which a second thread cannot enter."""
@@ -103,19 +103,14 @@ class RunBetween:
             return None
 
     def _run(self, moved: Callable[[int, torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
-        """Return the final outputs of a run in which `moved` replaces every floating-point value.
+        """Return the final outputs of a run in which `moved` replaces every floating-point value."""
 
-        A value is released after the last call that reads it.
-        """
-        values = dict(self._constants)
-        inputs = [moved(-1 - number, value) if _is_float(value) else value for number, value in enumerate(self._inputs)]
-        for index in range(len(self._graph.calls)):
-            if index not in self._constants:
-                value = self._graph.call(index, values, inputs)
-                values[index] = moved(index, value) if _is_float(value) else value
-            for source in self._graph.last_reads.get(index, ()):
-                del values[source]
-        return [output for output in self._graph.answer(values, inputs) if isinstance(output, torch.Tensor)]
+        def change(index: int, value: Any) -> Any:
+            return moved(index, value) if is_float(value) else value
+
+        inputs = [change(-1 - number, value) for number, value in enumerate(self._inputs)]
+        outputs = self._graph.walk(inputs, self._constants, change)
+        return [output for output in outputs if isinstance(output, torch.Tensor)]
 
     def _rounds(self, index: int) -> bool:
         """Return whether a call rounds a value that depends on the model's inputs."""
@@ -127,7 +122,3 @@ class RunBetween:
         point = value + self._parts[index].to(value.dtype)
         self._points[index] = point if point.requires_grad else point.requires_grad_()
         return point
-
-
-def _is_float(value: object) -> TypeGuard[torch.Tensor]:
-    return isinstance(value, torch.Tensor) and value.is_floating_point()

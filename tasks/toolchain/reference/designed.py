@@ -12,7 +12,7 @@ import torch
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.dequantize import broadcastable
 from qnnsweep.tasks.records import Operator, Quantization
-from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value
+from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value, is_float
 
 
 def designed_outputs(
@@ -64,19 +64,15 @@ def _answers(
     input_qparams: Sequence[Quantization | None],
     samples: Sequence[tuple[torch.Tensor, ...]],
 ) -> Iterator[list[Value]]:
-    """Yield the final outputs of each sample. A value is released after the last call that reads it."""
+    """Yield the final outputs of each sample."""
+
+    def change(index: int, value: Value) -> Value:
+        return rounded(value, grids[index]) if index in grids and is_float(value) else value
+
     constants: dict[int, Value] = {}
     for index in graph.constant_calls:
         constants[index] = graph.call(index, constants, ())
     for sample in samples:
         pairs = zip(sample, input_qparams, strict=True)
         inputs = [value if qparams is None else rounded(value, qparams) for value, qparams in pairs]
-        values = dict(constants)
-        for index in range(len(graph.calls)):
-            if index not in constants:
-                value = graph.call(index, values, inputs)
-                is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
-                values[index] = rounded(value, grids[index]) if is_real and index in grids else value
-            for source in graph.last_reads.get(index, ()):
-                del values[source]
-        yield graph.answer(values, inputs)
+        yield graph.walk(inputs, constants, change)

@@ -6,7 +6,7 @@ list of calls and their constants. Its inputs are in the order of the user's mod
 
 import importlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeGuard
@@ -108,6 +108,22 @@ class ReferenceGraph:
         for index in range(len(self.calls)):
             values[index] = self.call(index, values, inputs)
         return self.answer(values, inputs), values
+
+    def walk(
+        self, inputs: Sequence[torch.Tensor], constants: Mapping[int, Value], change: Callable[[int, Value], Value]
+    ) -> list[Value]:
+        """Return the final outputs of a run in which `change` replaces the value of every call that is not constant.
+
+        `constants`: the values of the calls that depend only on constants. A value is released after the last call
+        that reads it.
+        """
+        values = dict(constants)
+        for index in range(len(self.calls)):
+            if index not in constants:
+                values[index] = change(index, self.call(index, values, inputs))
+            for source in self.last_reads.get(index, ()):
+                del values[source]
+        return self.answer(values, inputs)
 
     def answer(self, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> list[Value]:
         """Return the final outputs. `values`: the values of the calls that the outputs read."""
@@ -222,9 +238,9 @@ def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
         return kernel(*arguments, **keywords)
     except (RuntimeError, IndexError) as error:
         raise_shortage(error)
-        if len({leaf.dtype for leaf in tree_leaves((arguments, keywords)) if _is_float(leaf)}) < 2:
+        if len({leaf.dtype for leaf in tree_leaves((arguments, keywords)) if is_float(leaf)}) < 2:
             raise NoKernel(f"{target}: {error}") from error
-    arguments, keywords = tree_map(lambda leaf: leaf.float() if _is_float(leaf) else leaf, (arguments, keywords))
+    arguments, keywords = tree_map(lambda leaf: leaf.float() if is_float(leaf) else leaf, (arguments, keywords))
     try:
         return kernel(*arguments, **keywords)
     except (RuntimeError, IndexError) as error:
@@ -255,7 +271,7 @@ def _overload(target: str) -> OpOverload | None:
     return kernel if isinstance(kernel, OpOverload) else None
 
 
-def _is_float(value: object) -> TypeGuard[torch.Tensor]:
+def is_float(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 

@@ -12,7 +12,7 @@ from qnnsweep.tasks.numerics.element_use import Array, Value, Weights
 from qnnsweep.tasks.toolchain.data_movement import moves_data
 from qnnsweep.tasks.toolchain.nodes import GETITEM
 from qnnsweep.tasks.toolchain.reference.between import RunBetween
-from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph
+from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, is_float
 
 
 def _along(source: torch.Tensor, indices: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
@@ -109,7 +109,7 @@ class HostKernels:
         """
         tensors = self._tensors(self.sources[index], values)
         point = tensors[source]
-        if not isinstance(point, torch.Tensor) or not point.is_floating_point():
+        if not is_float(point):
             return None
         point = point.detach().requires_grad_()  # shares memory: no kernel changes its inputs
         with torch.enable_grad():
