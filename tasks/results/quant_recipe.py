@@ -1,7 +1,12 @@
-"""A scheme as Python that builds ExecuTorch's QuantRecipe, for users of `make_quantizer` and of its llama script."""
+"""A scheme as Python that builds ExecuTorch's QuantRecipe, for users of `make_quantizer` and of its llama script.
 
+The written file needs no qnnsweep. It contains the functions of the quantizer that it uses.
+"""
+
+import ast
 import pprint
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -10,6 +15,14 @@ from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
 
 _SETTINGS = ("quant_dtype", "observer", "symmetric", "per_channel", "block_size", "range")
 """The settings of an override that a recipe can have, if the override selects a single node."""
+
+_QUANTIZER = {
+    "qnnsweep.tasks.toolchain.overridden": ("roots", "_roots"),
+    "qnnsweep.tasks.toolchain.backends.qnn.quantizer": (
+        *("_LARGEST_BIAS", "_annotation", "_result_spec", "_fixed", "_fit_bias", "_fits", "_has_weight"),
+    ),
+}
+"""The functions and constants of the quantizer that a recipe contains, by module. The modules are not imported."""
 
 
 def quant_recipe(scheme: SchemeConfig, title: str) -> str:
@@ -25,8 +38,22 @@ def quant_recipe(scheme: SchemeConfig, title: str) -> str:
     }
     nodes = {override.node: _settings(override) for override in scheme.overrides if _is_expressible(override)}
     template = Template(Path(__file__).with_name("recipe.py.txt").read_text())
-    text = template.substitute(title=title, scheme=_literal(defaults), nodes=_literal(nodes))
-    return text + "".join(_comments([override for override in scheme.overrides if not _is_expressible(override)]))
+    quantizer = "\n\n\n".join(_quantizer())
+    text = template.substitute(title=title, scheme=_literal(defaults), nodes=_literal(nodes), quantizer=quantizer)
+    return (
+        text + "\n" + "".join(_comments([override for override in scheme.overrides if not _is_expressible(override)]))
+    )
+
+
+def _quantizer() -> Iterator[str]:
+    """Yield the source of each part of the quantizer."""
+    for module, wanted in _QUANTIZER.items():
+        package, _, name = module.rpartition(".")
+        source = files(package).joinpath(f"{name}.py").read_text()
+        for node in ast.parse(source).body:
+            name = node.name if isinstance(node, ast.FunctionDef) else ast.unparse(node).partition(" = ")[0]
+            if name in wanted:
+                yield ast.get_source_segment(source, node) or ""
 
 
 def _is_expressible(override: SchemeOverride) -> bool:

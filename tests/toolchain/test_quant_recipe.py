@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.filterwarnings("ignore")]  # torch and ExecuTorch warn at import
 
+ROOT = Path(__file__).parents[2]
 SAMPLES = 8
 
 
@@ -105,3 +109,11 @@ def test_what_a_recipe_cannot_express_is_a_comment() -> None:
     by_type = SchemeOverride(operator="conv2d", symmetric=True)
     text = quant_recipe(scheme(cpu, by_type), "A recipe.")
     assert text.endswith(f"# A QuantRecipe cannot express these overrides of the scheme:\n# {cpu}\n# {by_type}\n")
+
+
+def test_a_recipe_passes_the_linter(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.py"
+    file.write_text(quant_recipe(SCHEMES["activations and a symmetric range"], "A recipe."))
+    linter = [sys.executable, "-m", "ruff", "check", f"--config={ROOT / 'pyproject.toml'}", "--no-cache", str(file)]
+    checked = subprocess.run(linter, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "All checks passed!\n")
