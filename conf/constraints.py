@@ -1,15 +1,17 @@
 """Constraints that a field's type cannot express. The annotations of the fields of `qnnsweep.conf.schema` have them.
 
-A constraint is a function. For an accepted value it returns None, for any other value a description of the accepted
-values.
+A constraint is an interval of numbers, or a function. For an accepted value the function returns None, for any other
+value a description of the accepted values.
 """
 
 import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from annotated_types import Interval
 
 from qnnsweep.conf.errors import RequestError, did_you_mean, one_of, printable
 
@@ -21,29 +23,14 @@ _Search = Callable[[Any], list[tuple[str, Any, str]]]
 """A function that returns the path, the value and the accepted values of every violation in its argument."""
 
 
-def at_least(least: float, accepted: str = "", *, most: float = math.inf) -> Constraint:
-    def constraint(number: float) -> str | None:
-        if least <= number <= most and number < math.inf:
-            return None
-        return f"at most {most}" if most < number < math.inf else accepted or f"{least} or more"
-
-    return constraint
-
-
-def above_zero(number: float) -> str | None:
-    return None if 0 < number < math.inf else "a number above 0"
-
-
-def celsius(number: float) -> str | None:
-    return None if -273.15 <= number < 1000 else "a temperature in °C"
-
-
-def decibels(number: float) -> str | None:
-    return None if math.isfinite(number) else "a number of dB"
-
-
-def share(number: float) -> str | None:
-    return None if 0 <= number <= 1 else "a share from 0 to 1"
+def _outside(limits: Interval, number: Any) -> str | None:
+    if not math.isfinite(number):
+        return "a finite number"
+    if limits.le is not None and number > limits.le:
+        return f"at most {limits.le}"
+    if limits.ge is not None and number < limits.ge:
+        return f"{limits.ge} or more"
+    return f"above {limits.gt}" if limits.gt is not None and number <= limits.gt else None
 
 
 def dimensions(accepted: str, *, least_rank: int = 0) -> Constraint:
@@ -109,17 +96,17 @@ def function_path_or(choices: tuple[str, ...], noun: str = "function") -> Constr
     return constraint
 
 
-Natural = Annotated[int, at_least(0, most=_MOST)]
-Count = Annotated[int, at_least(1, most=_MOST)]
-Bytes = Annotated[int, at_least(1, most=1 << 40)]
-Celsius = Annotated[float, celsius]
+Natural = Annotated[int, Interval(ge=0, le=_MOST)]
+Count = Annotated[int, Interval(ge=1, le=_MOST)]
+Bytes = Annotated[int, Interval(ge=1, le=1 << 40)]
+Celsius = Annotated[float, Interval(ge=-273.15, le=1000)]
 Cron = Annotated[
     str, matches(r"\s*\S+(\s+\S+){4}\s*", "must be five fields, for example 0 22 * * * for every night at ten")
 ]
-Positive = Annotated[float, above_zero]
-NonNegative = Annotated[float, at_least(0, "a number, 0 or more")]
-Share = Annotated[float, share]
-Decibels = Annotated[float, decibels]
+Positive = Annotated[float, Interval(gt=0)]
+NonNegative = Annotated[float, Interval(ge=0)]
+Share = Annotated[float, Interval(ge=0, le=1)]
+Decibels = Annotated[float, Interval()]
 FunctionPath = Annotated[str, function_path]
 HostAddress = Annotated[str, host_address]
 HostAndPort = Annotated[str, with_port(r"[\w.-]+:(?P<port>\d{1,5})", "not of the form host:port")]
@@ -141,8 +128,9 @@ def _search(annotation: Any) -> _Search | None:
     """Return a function that searches a value of this type for violations, or None if the type has no constraint."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        constraints = annotation.__metadata__
-        return lambda value: [("", value, accepted) for accept in constraints if (accepted := accept(value))]
+        (limits,) = annotation.__metadata__
+        accept = partial(_outside, limits) if isinstance(limits, Interval) else limits
+        return lambda value: [("", value, accepted)] if (accepted := accept(value)) else []
     if isinstance(annotation, type) and is_dataclass(annotation):
         hints = get_type_hints(annotation, include_extras=True)
         of_fields = [(field.name, nested) for field in fields(annotation) if (nested := _search(hints[field.name]))]

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from qnnsweep.conf.constraints import FunctionPath, at_least, choice, dimensions, matches, not_blank
+from annotated_types import Interval
+
+from qnnsweep.conf.constraints import FunctionPath, choice, dimensions, matches, not_blank
 from qnnsweep.conf.names import DTYPES, STATE_UPDATES, TOKENS_READ
 
 
@@ -21,7 +23,7 @@ class DataConfig:
     source: FunctionPath
     """`package.module:function`. It is called with `count` and `arguments` and yields samples; see docs/models.md."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
-    count: Annotated[int, at_least(1, "1 or more samples")] = 8
+    count: Annotated[int, Interval(ge=1)] = 8
     """The number of samples to take."""
 
 
@@ -60,7 +62,7 @@ class StateConfig:
     """How the output changes the input. `replace`: the output is the next value. `append`: the output is written after
     what was written before. `ring`: as `append`, from the beginning again when the end is reached. `shift`: the input
     moves towards its beginning, and the output is its end."""
-    axis: Annotated[int, at_least(-8, "from -8 to 7", most=7)] = -1
+    axis: Annotated[int, Interval(ge=-8, le=7)] = -1
     """The axis along which the output is written. Not used by `replace`."""
 
 

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from qnnsweep.conf.constraints import Count, Decibels, Natural, Share, at_least
+from annotated_types import Interval
 
-Ratio = Annotated[float, at_least(0.01, "a ratio to the program before the repair, such as 1.25")]
+from qnnsweep.conf.constraints import Count, Decibels, Natural, Share
+
+Ratio = Annotated[float, Interval(ge=0.01)]
 
 
 @dataclass(kw_only=True, slots=True)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
+from annotated_types import Interval
+
 from qnnsweep.conf.constraints import (
     Bytes,
     Celsius,
@@ -22,7 +24,6 @@ from qnnsweep.conf.constraints import (
     Positive,
     RegularExpression,
     Share,
-    at_least,
     choice,
     function_path_or,
     one_of_numbers,
@@ -211,7 +212,7 @@ class LimitsConfig:
     cell fails. Pages that several processes share count once."""
     shard_attempts: Count = 3
     """On a work pool: the maximum number of runs of a shard. The shard is run again if its worker dies or fails."""
-    silence_s: Annotated[float, at_least(60, "60 or more, two of Prefect's heartbeat intervals")] = 90.0
+    silence_s: Annotated[float, Interval(ge=60)] = 90.0
     """On a work pool: a shard is marked as crashed after this number of seconds without a heartbeat, at least two
     intervals. prefect.yaml sets PREFECT_FLOWS_HEARTBEAT_FREQUENCY to 30 s, which is Prefect's minimum."""
 
@@ -295,7 +296,7 @@ class TrendConfig:
     nights: Count = 30
     """The number of nights after which a worse level becomes the baseline. The history that is read, and therefore
     the baseline, has at most three times as many nights."""
-    least_nights: Annotated[int, at_least(3, "3 or more nights")] = 3
+    least_nights: Annotated[int, Interval(ge=3)] = 3
     """The number of nights that a baseline must have. A series with fewer nights gets no verdict."""
     sigmas: NonNegative = 16.0
     """The number of standard deviations of the noise, enlarged for few nights and for heavy tails, by which one night

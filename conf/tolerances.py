@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from qnnsweep.conf.constraints import Decibels, Natural, Share, at_least
+from annotated_types import Interval
+
+from qnnsweep.conf.constraints import Decibels, Natural, Share
 
 
 @dataclass(kw_only=True, slots=True)
@@ -13,10 +15,10 @@ class OperatorTolerance:
 
     snr_db: Decibels | None = None
     """The lowest accepted SNR, in dB. For a single channel, the limit is 15 dB lower."""
-    rms_steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
+    rms_steps: Annotated[float, Interval(ge=0)] | None = None
     """The root mean square error, in steps of the value's grid on the device, up to which the SNR is not judged: a
     value that uses few steps of its grid has a low SNR even if the device is right."""
-    steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
+    steps: Annotated[float, Interval(ge=0)] | None = None
     """The largest accepted error of an element, in steps of the value's grid on the device. Errors that are smaller
     than the value's root mean square by `snr_db` are accepted too. For a value without a grid, only the other limits
     apply."""
@@ -24,9 +26,9 @@ class OperatorTolerance:
     """The accepted share of elements whose error is beyond `steps`."""
     differing: Share | None = None
     """The accepted share of wrong elements of a value that is not floating point."""
-    mean_steps: Annotated[float, at_least(0, "a number of steps, 0 or more")] | None = None
+    mean_steps: Annotated[float, Interval(ge=0)] | None = None
     """The largest accepted mean of the signed errors, in steps. A larger mean gives the verdict `biased`."""
-    gain: Annotated[float, at_least(0, "a number, 0 or more")] | None = None
+    gain: Annotated[float, Interval(ge=0)] | None = None
     """The largest accepted difference of the gain from 1. A larger difference gives the verdict `biased`."""
 
 

@@ -155,7 +155,7 @@ WRONG = {
     "must be true: the candidates come from the error budget",
     "target.final_snr_db=30 budget.cycles_ratio=1": "budget.cycles_ratio: needs measure.profile_level=2, which counts "
     "the cycles",
-    "target.top1_agreement=2": "target.top1_agreement=2.0: a share from 0 to 1",
+    "target.top1_agreement=2": "target.top1_agreement=2.0: at most 1",
 }
 
 
