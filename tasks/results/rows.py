@@ -274,7 +274,7 @@ def _not_dumped(lowered: LoweredProgram, references: Sequence[str], sample: int)
 
 def _operator(identity: CellIdentity, row: OperatorComparison, effects: Mapping[str, float | None]) -> OperatorRow:
     operator, qparams = row.operator, row.operator.quantization
-    values = _shared(OperatorRow, operator, row) | {
+    values: dict[str, Any] = _shared(OperatorRow, operator, row) | {
         "operator_index": None if row.status == "no_operator" else operator.index,
         "operator": operator.name,
         "source_nodes": operator.source_nodes if row.nodes is None else row.nodes,
@@ -291,7 +291,7 @@ def _operator(identity: CellIdentity, row: OperatorComparison, effects: Mapping[
 def _profile(identity: CellIdentity, comparison: Comparison) -> Iterator[ProfileRow]:
     for event in comparison.profile:
         handles, operators = event.debug_handles, event.operators
-        values = _shared(ProfileRow, event) | {
+        values: dict[str, Any] = _shared(ProfileRow, event) | {
             "event": event.name,
             "spread": spread(event.raw),
             "debug_handle": handles[0] if len(handles) == 1 else None,
