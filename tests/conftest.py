@@ -53,51 +53,54 @@ def request_8a8w() -> Request:
 
 
 @pytest.fixture(scope="session")
-def resources(tmp_path_factory: pytest.TempPathFactory) -> Resources:
-    """A real store, workers of the real toolchain, and the local device."""
-    from qnnsweep.flows.resources import prepare
-
-    return prepare(load([f"artifacts={tmp_path_factory.mktemp('artifacts')}", "limits.parallel=2"]))
-
-
-@pytest.fixture(scope="session")
-def lowered(request_8a8w: Request, resources: Resources) -> LoweredProgram:
-    """`request_8a8w`, exported, quantized and lowered by the real toolchain."""
-    from qnnsweep.flows.graph import lowering_options
-    from qnnsweep.tasks.export import export
-    from qnnsweep.tasks.lower import lower
-    from qnnsweep.tasks.quantize import quantize
-
-    ask = request_8a8w
-    tools: Any = {"store": resources.store, "workers": resources.workers}
-    exported = export(ask.model, "", **tools)
-    quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
-    return lower(quantized, ask.soc, lowering_options(ask), **tools)
-
-
-@pytest.fixture(scope="session")
-def capture(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> Capture:
-    """The capture of `lowered` on the local device."""
-    from qnnsweep.tasks.bundle import bundle
-    from qnnsweep.tasks.measure import measure
-
-    packed = bundle(lowered, request_8a8w.measure, store=resources.store)
-    return measure(packed, (request_8a8w.device,), request_8a8w.soc, store=resources.store, farm=resources.farm)
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """The program of a user without a Prefect server: each of its runs starts a temporary server."""
-    return new_program(tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of what all processes of the tests share."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def resources(shared: Path) -> Resources:
+    """Workers of the real toolchain, the local device, and the store that all processes of the tests share."""
+    from qnnsweep.flows.resources import prepare
+
+    return prepare(load([f"artifacts={shared / 'artifacts'}", "limits.parallel=2"]))
+
+
+@pytest.fixture(scope="session")
+def lowered(request_8a8w: Request, resources: Resources) -> LoweredProgram:
+    """`request_8a8w`, exported, quantized and lowered by the real toolchain, in one of the processes of the tests."""
+    from qnnsweep.flows.graph import lowering_options
+    from qnnsweep.tasks.export import export_task
+    from qnnsweep.tasks.lower import lower_task
+    from qnnsweep.tasks.quantize import quantize_task
+    from tests.computed import computed
+
+    ask = request_8a8w
+    tools: Any = {"store": resources.store, "workers": resources.workers}
+    exported = computed(export_task, ask.model, "", **tools)
+    quantized = computed(quantize_task, exported, ask.scheme, ask.backend.kind, **tools)
+    return computed(lower_task, quantized, ask.soc, lowering_options(ask), **tools)
+
+
+@pytest.fixture(scope="session")
+def capture(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) -> Capture:
+    """The capture of `lowered` on the local device."""
+    from qnnsweep.tasks.bundle import bundle_task
+    from qnnsweep.tasks.measure import measure_task
+    from tests.computed import computed
+
+    ask, store = request_8a8w, resources.store
+    packed = computed(bundle_task, lowered, ask.measure, store=store)
+    return computed(measure_task, packed, (ask.device,), ask.soc, store=store, farm=resources.farm)
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The program of a user without a Prefect server: each of its runs starts a temporary server."""
+    return new_program(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from qnnsweep.tasks.comparison.tensors import operator_tensors
 from qnnsweep.tasks.errors import EvidenceError, RequestError
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.numerics.noise import in_db, noise_by_sample
-from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram, OperatorComparison
+from qnnsweep.tasks.records import Blob, Capture, Comparison, LoweredProgram, OperatorComparison
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
 from qnnsweep.tasks.results.outcome import finals
@@ -198,12 +197,8 @@ def test_final_outputs_are_compared_without_a_debug_program(
 
 
 def test_a_lost_capture_is_an_error_with_a_remedy(
-    lowered: LoweredProgram, capture: Capture, resources: Resources, tmp_path: Path
+    lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
-    path = resources.store.path(capture.outputs)
-    shutil.move(path, tmp_path / "elsewhere")
-    try:
-        with pytest.raises(EvidenceError, match=r" is missing: run again to compute it again"):
-            compared(resources, lowered, capture)
-    finally:
-        shutil.move(tmp_path / "elsewhere", path)
+    lost = replace(capture, outputs=Blob(sha256="0" * 64, size=1))
+    with pytest.raises(EvidenceError, match=r" is missing: run again to compute it again"):
+        compared(resources, lowered, lost)

@@ -37,7 +37,8 @@ def log_of(store: Store, error: ToolchainError) -> str:
 
 
 def scratch_folders(store: Store) -> list[Path]:
-    return list(store.partial.iterdir())
+    """Return the scratch folders of this process: others use the store too."""
+    return [path for path in store.partial.iterdir() if f"-{os.getpid()}-" in path.name]
 
 
 def test_a_value_comes_back_with_its_log_and_the_seconds_it_took(
