@@ -123,6 +123,7 @@ def test_serve_without_a_configured_server_is_refused(program: Program) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.toolchain
 def test_a_schedule_of_every_minute_starts_a_sweep_without_anybody_asking(
     served_program: Program, prefect_api: httpx.Client, tmp_path: Path
