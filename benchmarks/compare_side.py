@@ -19,7 +19,7 @@ import psutil
 
 if TYPE_CHECKING:
     from qnnsweep.conf.schema import Request
-    from qnnsweep.tasks.records import Capture, LoweredProgram
+    from qnnsweep.tasks.records import CapturedMethod, LoweredMethod
     from qnnsweep.tasks.storage.store import Store
 
 MIB = 2**20
@@ -47,7 +47,7 @@ class Inputs:
         request = load(described["overrides"]).cells[0].request
         return cls(folder=folder, store=Store(Path(described["store"])), request=request)
 
-    def records(self) -> tuple[LoweredProgram, Capture]:
+    def records(self) -> tuple[LoweredMethod, CapturedMethod]:
         from qnnsweep.tasks.records import Capture, LoweredProgram
         from qnnsweep.tasks.storage.codec import decode
 
@@ -55,7 +55,7 @@ class Inputs:
         capture = decode((self.folder / "capture.parquet").read_bytes())
         assert isinstance(lowered, LoweredProgram)
         assert isinstance(capture, Capture)
-        return lowered, capture
+        return lowered.methods[0], capture.methods[0]
 
 
 def main() -> None:
@@ -115,8 +115,11 @@ def _qnnsweep(folder: Path, *, with_replay: bool, with_budget: bool) -> Prepared
     ask = inputs.request
 
     def work() -> Any:
+        from qnnsweep.tasks.numerics.verdict import of_scheme
+
+        tolerances = of_scheme(ask.tolerance.operators, ask.scheme.name)
         options = ComparisonOptions(
-            classifier=ask.model.classifier, tolerances=ask.tolerance.operators, replay=with_replay, budget=with_budget
+            classifier=ask.model.classifier, tolerances=tolerances, replay=with_replay, budget=with_budget
         )
         return compare_capture(*inputs.records(), options, inputs.store)
 
@@ -200,7 +203,7 @@ def inspector(folder: Path) -> Prepared:
     return work, read
 
 
-def _annotated(program: Any, lowered: LoweredProgram) -> Any:
+def _annotated(program: Any, lowered: LoweredMethod) -> Any:
     """Restore the metadata that is lost when a program is saved."""
     operators = {operator.name: operator for operator in lowered.operators}
     for node in program.graph_module.graph.nodes:

@@ -205,13 +205,14 @@ def create_material(artifacts: str, root: Path) -> Material:
     """Return the material of a cell that was measured below `artifacts`. Without such a cell, a sweep measures it."""
     from cells import cell
 
+    from qnnsweep.tasks.numerics.verdict import of_scheme
     from qnnsweep.tasks.records.options import ComparisonOptions
     from qnnsweep.tasks.storage import tables
 
     request, resources, evidence = cell(artifacts, *CELL)
     run_id = tables.runs(resources.store)[-1]
     rows = {table: tables.rows(resources.store, table, run_id) for table in tables.TABLES}
-    options = ComparisonOptions(classifier=True, tolerances=request.tolerance.operators)
+    options = ComparisonOptions(classifier=True, tolerances=of_scheme(request.tolerance.operators, request.scheme.name))
     return Material.create(root, evidence.lowered, evidence.capture, resources.store, rows, options)
 
 

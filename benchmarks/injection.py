@@ -50,8 +50,8 @@ from qnnsweep.conf.tolerances import OperatorTolerance
 from qnnsweep.tasks.comparison.evidence import Evidence
 from qnnsweep.tasks.comparison.operators import OperatorComparer
 from qnnsweep.tasks.numerics.element_use import CapturedValue
-from qnnsweep.tasks.numerics.verdict import limits
-from qnnsweep.tasks.records import Capture, ErrorShare, LoweredProgram, OperatorComparison
+from qnnsweep.tasks.numerics.verdict import EVERY_SCHEME, limits, of_scheme
+from qnnsweep.tasks.records import CapturedMethod, ErrorShare, LoweredMethod, OperatorComparison
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, Cause, Verdict
 from qnnsweep.tasks.storage.store import Store
@@ -75,8 +75,6 @@ SOC = "SM8650"
 class Injection:
     """One damage and the result of the comparison."""
 
-    model: str
-    scheme: str
     operator: str
     target: str
     kind: str
@@ -118,7 +116,7 @@ class Diagnosis:
 
     @classmethod
     def of(
-        cls, lowered: LoweredProgram, capture: Capture, tolerances: dict[str, OperatorTolerance], store: Store
+        cls, lowered: LoweredMethod, capture: CapturedMethod, tolerances: dict[str, OperatorTolerance], store: Store
     ) -> Diagnosis:
         """Compare the operators of a capture and compute the budget, as `compare_capture` does."""
         options = ComparisonOptions(classifier=False, tolerances=tolerances)
@@ -138,7 +136,7 @@ class Bench:
     """The damages of one undamaged capture."""
 
     def __init__(
-        self, lowered: LoweredProgram, capture: Capture, tolerances: dict[str, OperatorTolerance], store: Store
+        self, lowered: LoweredMethod, capture: CapturedMethod, tolerances: dict[str, OperatorTolerance], store: Store
     ) -> None:
         self._scene = Scene(lowered, capture, store)
         self._lowered, self._tolerances, self._store = lowered, tolerances, store
@@ -182,8 +180,6 @@ class Bench:
             for verdict, known in others.items()
         }
         return Injection(
-            model=self._lowered.quantized.exported.model,
-            scheme=self._lowered.quantized.scheme,
             operator=after.operator.name,
             target=after.operator.target,
             kind=name,
@@ -216,12 +212,12 @@ class Bench:
         return error_steps(self._scene.captured[index], damaged, self._scene.counted(index))
 
     def _limits(self, index: int) -> OperatorTolerance:
-        return limits(self._tolerances, self._lowered.quantized.scheme, self._lowered.operators[index].target)
+        return limits(self._tolerances, EVERY_SCHEME, self._lowered.operators[index].target)
 
 
 def inject(
-    lowered: LoweredProgram,
-    capture: Capture,
+    lowered: LoweredMethod,
+    capture: CapturedMethod,
     tolerances: dict[str, OperatorTolerance],
     kinds: Sequence[str],
     operators: int,
@@ -287,7 +283,9 @@ def main() -> None:
         request, resources, evidence = cell(options.artifacts, *overrides, config_dir=folder)
         print(f"\n{model} {scheme} {SOC}", flush=True)
         for kind in options.kinds:
-            work = (evidence.lowered, evidence.capture, request.tolerance.operators, (kind,), options.operators)
+            tolerances = of_scheme(request.tolerance.operators, request.scheme.name)
+            records = evidence.lowered.methods[0], evidence.capture.methods[0]
+            work = (*records, tolerances, (kind,), options.operators)
             injections, examined = resources.workers.call("compare", inject, *work, resources.store).value
             counted = summary(injections, examined[kind])
             table[f"{model} {scheme} {kind}"] = counted

@@ -118,28 +118,33 @@ def measure(overrides: list[str]) -> dict[str, Any]:
     store, workers = resources.store, resources.workers
     bench = Bench(cell.request, resources)
     executed = bench.executed(bench.quantized(), dump=True)
-    ablation: pairs.Ablation = workers.call("ablate", pairs.ablate, executed.quantized, store).value
-    replayed = workers.call("replay", replay.replay, executed.lowered, executed.capture, store).value
-    exported = executed.quantized.exported
+    ablation: pairs.Ablation = workers.call("ablate", pairs.ablate, executed.quantized.methods[0], store).value
+    replayed = workers.call(
+        "replay", replay.replay, executed.lowered.methods[0], executed.capture.methods[0], store
+    ).value
+    (method,) = executed.lowered.methods
+    exported = method.exported
     eager = load_tensors(store.read(exported.outputs_eager))
-    assert executed.lowered.outputs_designed is not None, executed.lowered.designed_unavailable
-    designed = load_tensors(store.read(executed.lowered.outputs_designed))
+    assert method.outputs_designed is not None, method.designed_unavailable
+    designed = load_tensors(store.read(method.outputs_designed))
 
-    variants = {"as converted": (ablation.graphs["converted"], _scores(store, executed.capture.outputs, eager))}
+    variants = {
+        "as converted": (ablation.graphs["converted"], _scores(store, executed.capture.methods[0].outputs, eager))
+    }
     for name in pairs.VARIANTS:
         changed = workers.call("variant", pairs.variant, executed.quantized, name, store).value
-        device = bench.executed(changed, dump=False).capture.outputs
-        host = _scores(store, changed.outputs_quantized, eager)
+        device = bench.executed(changed, dump=False).capture.methods[0].outputs
+        host = _scores(store, changed.methods[0].outputs_quantized, eager)
         variants[name] = (host, _scores(store, device, eager))
 
-    device = load_tensors(store.read(executed.capture.outputs))
+    device = load_tensors(store.read(executed.capture.methods[0].outputs))
     predicted, actual = _median(ablation.graphs["without fused pairs"]), _median(variants["as converted"][1])
     return {
         "cell": cell.request.names,
         "samples": exported.sample_names,
         "rungs": {
             "exported": ablation.graphs["exported"],
-            "edge": _scores(store, executed.lowered.outputs_edge, eager),
+            "edge": _scores(store, method.outputs_edge, eager),
             "designed": _scores_of(designed, eager),
             "device": variants["as converted"][1],
             "beside the path: quantized": ablation.graphs["converted"],
@@ -148,7 +153,7 @@ def measure(overrides: list[str]) -> dict[str, Any]:
         "device_against_designed": _scores_of(device, designed),
         "device_against": {name: _scores(store, blob, device) for name, blob in ablation.outputs.items()},
         "edge_against_no_pair": _scores(
-            store, executed.lowered.outputs_edge, load_tensors(store.read(ablation.outputs["without any pair"]))
+            store, method.outputs_edge, load_tensors(store.read(ablation.outputs["without any pair"]))
         ),
         "pairs": ablation.counts,
         "without": ablation.without,

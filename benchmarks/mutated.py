@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from qnnsweep.tasks.comparison.capture import compare_capture
+from qnnsweep.tasks.comparison.methods import compare_methods
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Blob, Capture, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
@@ -99,14 +99,14 @@ def etdumps(material: Material) -> dict[str, Reader]:
             return "refused"
         return "read"
 
-    blobs = {"etdump": material.capture.etdump, "etdump_debug": material.capture.etdump_debug}
+    blobs = {"etdump": material.capture.methods[0].etdump, "etdump_debug": material.capture.methods[0].etdump_debug}
     return {name: Reader(material.store.read(blob), read) for name, blob in blobs.items() if blob is not None}
 
 
 def debug_buffers(material: Material) -> dict[str, Reader]:
     """Read the tensors of the undamaged etdump from debug buffers, as if a device had sent them."""
-    assert material.capture.etdump_debug is not None, "a debug capture"
-    logged = read_etdump(material.store.read(material.capture.etdump_debug)).tensors
+    assert material.capture.methods[0].etdump_debug is not None, "a debug capture"
+    logged = read_etdump(material.store.read(material.capture.methods[0].etdump_debug)).tensors
 
     def read(data: bytes) -> Outcome:
         try:
@@ -130,7 +130,7 @@ def programs(material: Material) -> dict[str, Reader]:
             return "refused"
         return "read"
 
-    blobs = {"program": material.lowered.program, "program_debug": material.lowered.debug_program}
+    blobs = {"program": material.lowered.program, "program_debug": material.lowered.methods[0].debug_program}
     return {name: Reader(material.store.read(blob), read) for name, blob in blobs.items() if blob is not None}
 
 
@@ -172,12 +172,13 @@ def compared_files(material: Material) -> dict[str, Reader]:
     store, lowered, capture = material.store, material.lowered, material.capture
 
     def compare() -> object:
-        return compare_capture(lowered, capture, material.options, store)
+        return compare_methods(lowered, capture, material.options, store)
 
+    (method,) = lowered.methods
     named = {
         *referenced_blobs(capture),
-        *(lowered.reference_calls, lowered.reference_constants, lowered.reference, lowered.outputs_edge),
-        *(lowered.quantized.exported.evaluation, lowered.quantized.exported.outputs_eager),
+        *(method.reference_calls, method.reference_constants, method.reference, method.outputs_edge),
+        *(method.exported.evaluation, method.exported.outputs_eager),
     }
     return {blob.sha256: _in_file(store, blob_name(blob.sha256), compare) for blob in named if blob.size}
 
@@ -186,13 +187,15 @@ def compared_captures(material: Material) -> dict[str, Reader]:
     """Compare captures for which a device sent mutated files: their digests are right, so their rows may be others."""
     store, lowered, capture = material.store, material.lowered, material.capture
     options = replace(material.options, replay=False, budget=False)
-    expected = [(sample, operator) for sample in range(lowered.operator_samples) for operator in lowered.operators]
+    (method,), (captured,) = lowered.methods, capture.methods
+    expected = [(sample, operator) for sample in range(method.operator_samples) for operator in method.operators]
 
     def reader(field: str, blob: Blob) -> Reader:
         def read(data: bytes) -> Outcome:
             mutated = store.put_bytes(data)
             try:
-                comparison = compare_capture(lowered, replace(capture, **{field: mutated}), options, store)
+                changed = replace(capture, methods=(replace(captured, **{field: mutated}),))
+                comparison = compare_methods(lowered, changed, options, store)
             except EvidenceError:
                 return "refused"
             finally:
@@ -203,7 +206,7 @@ def compared_captures(material: Material) -> dict[str, Reader]:
 
         return Reader(store.read(blob), read)
 
-    fields = {"etdump": capture.etdump, "etdump_debug": capture.etdump_debug, "debug_buffer": capture.debug_buffer}
+    fields = {name: getattr(captured, name) for name in ("etdump", "etdump_debug", "debug_buffer")}
     return {field: reader(field, blob) for field, blob in fields.items() if blob is not None}
 
 
@@ -254,5 +257,5 @@ def _in_file(store: Store, name: str, read: Callable[[], object]) -> Reader:
 
 
 def _debug_buffer(material: Material) -> bytes:
-    assert material.capture.debug_buffer is not None, "a debug capture"
-    return material.store.read(material.capture.debug_buffer)
+    assert material.capture.methods[0].debug_buffer is not None, "a debug capture"
+    return material.store.read(material.capture.methods[0].debug_buffer)

@@ -9,7 +9,7 @@ from typing import Any
 
 from qnnsweep.conf.schema import Request, SocConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
-from qnnsweep.tasks.records import Blob, DelegationCount, ExportedModel, Operator
+from qnnsweep.tasks.records import Blob, DelegationCount, ExportedMethod, Operator
 from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.storage.store import Store
@@ -25,7 +25,7 @@ class Official:
     delegated_subgraphs: int
 
 
-def build(exported: ExportedModel, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Official:
+def build(exported: ExportedMethod, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Official:
     """Quantize the model with ExecuTorch's quantizer, which rejects what the SoC does not support, then lower it."""
     import torch
     from executorch.backends.qualcomm.export_utils import make_quantizer
@@ -57,7 +57,7 @@ def build(exported: ExportedModel, scheme: SchemeConfig, soc: SocConfig, store: 
     return lower(exported, module, scheme, soc, store)
 
 
-def lower(exported: ExportedModel, module: Any, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Official:
+def lower(exported: ExportedMethod, module: Any, scheme: SchemeConfig, soc: SocConfig, store: Store) -> Official:
     """Call `to_edge_transform_and_lower_to_qnn` and `to_executorch` on a graph, quantized or float."""
     from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
     from executorch.backends.qualcomm.utils import utils
@@ -92,7 +92,7 @@ def cell_by_cell(requests: Sequence[Request], store: Store, start: float) -> lis
 
     results: list[tuple[str, dict[str, Any]]] = []
     for request in requests:
-        built = build(export_model(request.model, store), request.scheme, request.soc, store)
+        built = build(export_model(request.model, store).methods[0], request.scheme, request.soc, store)
         facts = program_facts(built.operators, built.delegation, built.delegated_subgraphs, built.program, store)
         results.append((request.soc.name, facts | {"at_s": time.time() - start}))
     return results

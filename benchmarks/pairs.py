@@ -20,7 +20,7 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 from torchao.quantization.pt2e.quantizer import Quantizer
 
 from qnnsweep.tasks.numerics.metrics import snr_db
-from qnnsweep.tasks.records import Blob, ExportedModel, QuantizedModel
+from qnnsweep.tasks.records import Blob, ExportedMethod, QuantizedMethod, QuantizedModel
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.export import make_deterministic
 from qnnsweep.tasks.toolchain.quantize import load_program
@@ -63,7 +63,7 @@ class Ablation:
     """The final outputs of some of `graphs`, as safetensors with keys `<sample>/<output index>`."""
 
 
-def ablate(quantized: QuantizedModel, store: Store) -> Ablation:
+def ablate(quantized: QuantizedMethod, store: Store) -> Ablation:
     make_deterministic()
     exported = quantized.exported
     samples = _evaluation(exported, store)
@@ -112,14 +112,16 @@ def variant(quantized: QuantizedModel, name: str, store: Store) -> QuantizedMode
 def with_graph(quantized: QuantizedModel, change: Callable[[GraphModule], GraphModule], store: Store) -> QuantizedModel:
     """Return the model with a changed converted graph, which can be lowered and executed like any other."""
     make_deterministic()
-    samples = _evaluation(quantized.exported, store)
-    module = change(_converted(quantized, store))
+    (method,) = quantized.methods
+    samples = _evaluation(method.exported, store)
+    module = change(_converted(method, store))
     torch.export.save(torch.export.export(module, samples[0], strict=True), "program.pt2")
-    return replace(
-        quantized,
+    changed = replace(
+        method,
         program=store.put_file(Path("program.pt2")),
         outputs_quantized=put_tensors(store, _outputs(module, samples)),
     )
+    return replace(quantized, methods=(changed,))
 
 
 def median(scores: Scores) -> float:
@@ -280,7 +282,7 @@ def _kind(node: Node) -> str:
     return str(node.target).split(".")[-2] if node.op == "call_function" else node.op
 
 
-def _converted(quantized: QuantizedModel, store: Store) -> GraphModule:
+def _converted(quantized: QuantizedMethod, store: Store) -> GraphModule:
     return load_program(store, quantized.program).module()
 
 
@@ -294,11 +296,11 @@ class _FoldOnly(Quantizer):
         pass
 
 
-def _folded(exported: ExportedModel, store: Store) -> GraphModule:
+def _folded(exported: ExportedMethod, store: Store) -> GraphModule:
     return prepare_pt2e(load_program(store, exported.program).module(), _FoldOnly())
 
 
-def _evaluation(exported: ExportedModel, store: Store) -> Samples:
+def _evaluation(exported: ExportedMethod, store: Store) -> Samples:
     names = [spec.name for spec in exported.inputs]
     return read_samples(store, exported.evaluation, names, len(exported.sample_names))
 

@@ -96,8 +96,9 @@ def measure(overrides: list[str], count: int, growth: float) -> dict[str, Any]:
     scheme, kind = cell.request.scheme, cell.request.backend.kind
     before = measured(plan, resources, scheme, dump=True)
     layers, size = layers_of(before, scheme), before.lowered.program.size  # type: ignore[union-attr]
+    model = before.exported.methods[0]  # type: ignore[union-attr]
     hosts = resources.workers.call(
-        "rankings", repair_rankings.rankings, before.exported, scheme, kind, tuple(layers), resources.store
+        "rankings", repair_rankings.rankings, model, scheme, kind, tuple(layers), resources.store
     ).value
     orders: dict[str, tuple[Sequence[str], float, int]] = {
         "budget": (sorted(layers, key=lambda name: -layers[name].share), seconds_of(before), 2),
@@ -143,7 +144,9 @@ def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
     output = worst_output(comparison)
     parts = {} if output is None else energies(comparison.budget, output)
     (family,) = (family for family in FAMILIES if family.change == "16-bit weights")
-    by_index = {operator.operator.index: operator for operator in operator_facts(comparison, lowered).values()}
+    by_index = {
+        operator.operator.index: operator for operator in operator_facts(comparison, lowered.methods[0]).values()
+    }
     offers: list[tuple[OperatorFacts, Any]] = [
         (operator, family.offer(operator, scheme)) for operator in by_index.values()
     ]
@@ -184,7 +187,9 @@ def raised(scheme: SchemeConfig, layers: Sequence[Layer]) -> SchemeConfig:
 
 def seconds_of(cell: CellResult) -> float:
     """Return the time to quantize and to compile. A result from the cache has the time that it took."""
-    return sum(record.seconds for record in (cell.quantized, cell.lowered) if record is not None)
+    return (
+        sum(call.seconds for call in cell.lowered.made if call.stage in ("quantize", "lower")) if cell.lowered else 0.0
+    )
 
 
 def facts(cell: CellResult) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.tasks.records import ExportedModel
+from qnnsweep.tasks.records import ExportedMethod
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.export import make_deterministic
@@ -46,7 +46,7 @@ class Ranking:
 
 
 def rankings(
-    exported: ExportedModel, scheme: SchemeConfig, kind: str, layers: Collection[str], store: Store
+    exported: ExportedMethod, scheme: SchemeConfig, kind: str, layers: Collection[str], store: Store
 ) -> dict[str, Ranking]:
     """Return the rankings `cumulative` and `alone` of the layers, which are nodes of the exported program."""
     make_deterministic()

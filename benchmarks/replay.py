@@ -12,7 +12,7 @@ from pairs import DEQUANTIZE, QUANTIZE, fused_names
 from torch.fx import GraphModule, Interpreter, Node
 
 from qnnsweep.tasks.numerics.dequantize import dequantize, undo_layout
-from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.records import CapturedMethod, LoweredMethod
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.export import make_deterministic
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
@@ -39,7 +39,7 @@ class Replayed:
     """The number of these elements in channels whose quantized bias is the int32 minimum."""
 
 
-def replay(lowered: LoweredProgram, capture: Capture, store: Store) -> list[Replayed]:
+def replay(lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> list[Replayed]:
     make_deterministic()
     exported = lowered.quantized.exported
     module = load_program(store, lowered.quantized.program).module()
@@ -96,7 +96,9 @@ def _replayed(
     )
 
 
-def _captured(lowered: LoweredProgram, capture: Capture, store: Store) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _captured(
+    lowered: LoweredMethod, capture: CapturedMethod, store: Store
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return the quantized and the dequantized values of the first sample on the device, per exported node."""
     assert capture.etdump_debug is not None, "the debug program ran"
     assert capture.debug_buffer is not None, "the debug program ran"

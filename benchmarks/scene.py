@@ -22,7 +22,7 @@ from qnnsweep.tasks.numerics.device_run import CHAIN
 from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels, Value
 from qnnsweep.tasks.numerics.introduced import Difference
 from qnnsweep.tasks.numerics.replay import Replayed, replay
-from qnnsweep.tasks.records import Blob, Capture, LoweredProgram, Quantization
+from qnnsweep.tasks.records import Blob, CapturedMethod, LoweredMethod, Quantization
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.readback.etdump import tensor
@@ -61,7 +61,7 @@ class Change:
 class Scene:
     """The first sample of an undamaged capture, and the values that the host computes from the device's values."""
 
-    def __init__(self, lowered: LoweredProgram, capture: Capture, store: Store) -> None:
+    def __init__(self, lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> None:
         from qnnsweep.tasks.toolchain.reference.graph import read_graph  # only workers import ExecuTorch
 
         self.lowered, self.capture, self.store = lowered, capture, store
@@ -214,7 +214,7 @@ class Scene:
 
     def written(
         self, change: Change, changed: Mapping[int, CapturedValue], store: Store
-    ) -> tuple[LoweredProgram, Capture]:
+    ) -> tuple[LoweredMethod, CapturedMethod]:
         """Return the lowering and the capture after a change. Their new blobs are in `store`."""
         grids = {
             index: value.qparams
@@ -280,7 +280,7 @@ class Scene:
             elements = np.where(equal, original.elements, right)
         return elements
 
-    def _with_grids(self, grids: Mapping[int, Quantization]) -> LoweredProgram:
+    def _with_grids(self, grids: Mapping[int, Quantization]) -> LoweredMethod:
         logged = self.evidence.logged_operators(SAMPLE)
         expected = {logged[index].match.expected.identifier: qparams for index, qparams in grids.items()}
         return replace(
@@ -295,7 +295,7 @@ class Scene:
             ),
         )
 
-    def _with_weights(self, lowered: LoweredProgram, weights: Mapping[str, Array], store: Store) -> LoweredProgram:
+    def _with_weights(self, lowered: LoweredMethod, weights: Mapping[str, Array], store: Store) -> LoweredMethod:
         """Return the lowering of a graph with other constants, with the graph's own run on the first sample."""
         import torch
 

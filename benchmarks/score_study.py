@@ -17,7 +17,7 @@ from safetensors.numpy import load as load_tensors
 from qnnsweep.tasks.comparison.evidence import Evidence
 from qnnsweep.tasks.numerics.dequantize import dequantize, fake_quantize, quantize
 from qnnsweep.tasks.numerics.metrics import snr_db
-from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.records import CapturedMethod, LoweredMethod
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
@@ -81,7 +81,7 @@ class Study:
     additions: tuple[ScoreAddition, ...]
 
 
-def study(lowered: LoweredProgram, capture: Capture, store: Store) -> Study:
+def study(lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> Study:
     blobs = lowered.quantized.exported.outputs_eager, lowered.outputs_edge, capture.outputs
     eager, edge, device = (load_tensors(store.read(blob)) for blob in blobs)
     against_eager, against_device, noise, alone = (defaultdict[str, Scores](list) for _ in range(4))
@@ -127,7 +127,7 @@ def study(lowered: LoweredProgram, capture: Capture, store: Store) -> Study:
 
 
 def _samples(
-    lowered: LoweredProgram, capture: Capture, store: Store
+    lowered: LoweredMethod, capture: CapturedMethod, store: Store
 ) -> Iterator[tuple[Host, dict[int, Array], dict[int, Array], Array]]:
     """Yield, per sample: the host, the device's values, its converted operands, and which scores count."""
     assert capture.etdump_debug is not None, "the debug program ran"

@@ -60,8 +60,8 @@ def measure() -> dict[str, Any]:
         graphs[name] = workers.call("variant", score_grids.variant, converted, name, store).value
     studies: dict[str, Any] = {}
     for name, quantized in graphs.items():
-        executed = bench.executed(quantized, dump=True, samples=len(converted.exported.sample_names))
-        work = executed.lowered, executed.capture, store
+        executed = bench.executed(quantized, dump=True, samples=len(converted.methods[0].exported.sample_names))
+        work = executed.lowered.methods[0], executed.capture.methods[0], store
         studies[name] = asdict(workers.call("study", score_study.study, *work).value)
     return studies
 

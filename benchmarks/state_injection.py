@@ -38,8 +38,7 @@ from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.quantize import quantize
-from qnnsweep.tasks.records import Bundle, Comparison, LoweredProgram, QuantizedModel, StepComparison
-from qnnsweep.tasks.records.methods import methods_of, of_methods
+from qnnsweep.tasks.records import Bundle, Comparison, LoweredProgram, QuantizedMethod, QuantizedModel, StepComparison
 
 HERE = Path(__file__).parents[1]
 sys.path += [str(HERE), str(HERE / "tests" / "toolchain"), str(HERE / "benchmarks")]
@@ -148,14 +147,12 @@ def weight(bench: Bench, chance: random.Random) -> Results:
     assert model.methods is not None
     arguments: dict[str, Any] = {"damaged": name, "seed": chance.randrange(1000)}
     decode = replace(model.methods[1], factory="state_injection:damaged", arguments={"tokens": 1, **arguments})
-    bad = methods_of(bench.compiled(replace(model, methods=[model.methods[0], decode])))
-    good = methods_of(bench.lowered)
-    lowered = of_methods(
-        replace(
-            right, **{field: getattr(wrong, field) for field in ("program", "debug_program", "facts", "debug_facts")}
-        )
-        for right, wrong in zip(good, bad, strict=True)
+    bad = bench.compiled(replace(model, methods=[model.methods[0], decode]))
+    methods = (
+        replace(right, **{field: getattr(wrong, field) for field in ("debug_program", "facts", "debug_facts")})
+        for right, wrong in zip(bench.lowered.methods, bad.methods, strict=True)
     )
+    lowered = replace(bench.lowered, program=bad.program, methods=tuple(methods))
     comparison = bench.compared(bundle(lowered, bench.ask.measure, store=bench.resources.store), lowered)
     steps = comparison.steps
     clean = all(_introduced(row) > CLEAN_DB for row in steps if row.method == "prefill")
@@ -185,7 +182,7 @@ def damaged(tokens: int, damaged: str, seed: int) -> torch.nn.Module:
 def state_grid(bench: Bench, chance: random.Random) -> Results:
     """Give both states other grids in one program, each in a method and on a side of its own."""
     ask, quantized = bench.quantized
-    methods = {str(method.exported.method): method for method in methods_of(quantized)}
+    methods = {str(method.exported.method): method for method in quantized.methods}
     expected: dict[str, set[tuple[str, str]]] = {}
     for name in ("k_0", "v_0"):
         factor = chance.choice((0.5, 0.8, 1.25, 2.0))
@@ -196,7 +193,7 @@ def state_grid(bench: Bench, chance: random.Random) -> Results:
         fault = f"{name} that {method} {'reads' if reads else 'writes'}, its scale times {factor}"
         expected[fault] = {(writer, f"{name} as {name} of decode") for writer in writers}
     try:
-        lower(of_methods(methods.values()), ask.soc, lowering_options(ask), **bench.tools)
+        lower(replace(quantized, methods=tuple(methods.values())), ask.soc, lowering_options(ask), **bench.tools)
     except ProgramDiffers as refused:
         differing = {(check.method, check.subject) for check in refused.checks if check.status == "differs"}
         alone = differing == set().union(*expected.values())
@@ -204,7 +201,7 @@ def state_grid(bench: Bench, chance: random.Random) -> Results:
     return [(f"{fault}: not refused", False) for fault in expected]
 
 
-def _with_grid(bench: Bench, method: QuantizedModel, name: str, factor: float, *, reads: bool) -> QuantizedModel:
+def _with_grid(bench: Bench, method: QuantizedMethod, name: str, factor: float, *, reads: bool) -> QuantizedMethod:
     """Return a method with another scale of the state that it reads or writes."""
     from qnnsweep.tasks.toolchain.quantize import load_program  # imports the operators that the program has
 

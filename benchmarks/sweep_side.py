@@ -66,7 +66,8 @@ def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> It
 
     with ThreadPoolExecutor(len(requests)) as pool:
         for request, lowered in zip(requests, pool.map(lowered_for, requests), strict=True):
-            parts = lowered.operators, lowered.delegation, lowered.delegated_subgraphs, lowered.program
+            (method,) = lowered.methods
+            parts = method.operators, method.delegation, method.delegated_subgraphs, lowered.program
             yield request.soc.name, official_path.program_facts(*parts, resources.store)
     TOOK.extend(asdict(cost) for cost in resources.workers.costs)
 

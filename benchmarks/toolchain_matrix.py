@@ -80,7 +80,7 @@ def matrix(store: Store, run: str, scheme: str, names: list[str]) -> None:
             files = files / ("" if compiler == "default" else f"@{compiler}") / "qnn" / "local"
             lowered: Any = decode((files / "lowered.parquet").read_bytes())
             inputs = Path(folder, "inputs.safetensors")
-            inputs.write_bytes(store.read(lowered.quantized.exported.evaluation))
+            inputs.write_bytes(store.read(lowered.methods[0].exported.evaluation))
             arguments = (str(files / "program.pte"), str(inputs), str(files / "outputs_eager.safetensors"), "image")
             results = {name: outcome(runtimes[name], *arguments) for name in names}
             fields = (

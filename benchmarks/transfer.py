@@ -152,7 +152,7 @@ def redeployed(way: str, folder: Path, phone: Adbd, board: Sshd) -> int:
     passed = [0, 0]
     for turn in range(2):
         program = store.put_bytes(os.urandom(PROGRAM_BYTES))
-        bundle = Bundle(runner=same[0], blobs=(*same, program), launches=(), outputs=())
+        bundle = Bundle(runner=same[0], blobs=(*same, program), launches=())
         with farm.lease([config]) as device:
             sent = deploy(bundle, device=device, store=store)
         passed[turn] = relay.passed

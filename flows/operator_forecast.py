@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from qnnsweep.conf.plan import Plan, PlannedCell
 from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.records import ExportedModel, OperatorCall
-from qnnsweep.tasks.records.methods import methods_of
 from qnnsweep.tasks.results.usability import ATLAS_COLUMNS, AtlasEvidence, CallForecast, Where
 from qnnsweep.tasks.storage.query import select
 from qnnsweep.tasks.storage.store import Store
@@ -55,6 +54,6 @@ def _of_cell(
     where = Where(scheme=request.scheme.name, arch=request.soc.arch, toolchain=request.toolchain.name)
     return [
         OperatorForecast(call=call, forecast=evidence.forecast(call.text, where))
-        for method in methods_of(exported)
+        for method in exported.methods
         for call in method.calls
     ]

@@ -21,7 +21,6 @@ from qnnsweep.flows.session import begin, no_progress
 from qnnsweep.tasks.compare import compare_task
 from qnnsweep.tasks.errors import EvidenceError, RequestError
 from qnnsweep.tasks.records import Comparison, RunFacts
-from qnnsweep.tasks.records.methods import methods_of, of_methods
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.stage import configure_task
 from qnnsweep.tasks.storage.store import Store
@@ -80,7 +79,8 @@ def _check_references(run_id: str, plan: Plan, store: Store) -> None:
     requested = {name for cell in plan.cells for name in other_references(cell.request.measure)}
     for cell in plan.cells if requested else ():
         evidence = read_evidence(run_id, cell.request, store)
-        stored = {reference.name for reference in evidence.lowered.references} if evidence else requested
+        methods = evidence.lowered.methods if evidence else ()
+        stored = {reference.name for method in methods for reference in method.references} if evidence else requested
         for name in sorted(requested - stored):
             raise RequestError(
                 f"measure.references={name}: run {run_id} did not store the values of that graph; "
@@ -117,11 +117,10 @@ def _result(
             error=EvidenceError(f"run {run_id} has no capture of this cell; see the cell's row in that run"),
         )
     comparison, error = await_result(future)
-    lowered = methods_of(evidence.lowered)
     return CellResult(
         request=cell.request,
-        exported=of_methods(method.quantized.exported for method in lowered),
-        quantized=of_methods(method.quantized for method in lowered),
+        exported=evidence.lowered.quantized.exported,
+        quantized=evidence.lowered.quantized,
         lowered=evidence.lowered,
         capture=evidence.capture,
         stage="compare",

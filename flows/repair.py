@@ -88,6 +88,7 @@ def measured(session: Session, scheme: SchemeConfig) -> Sequence[CellResult]:
 def _certificate(run_id: str, search: Search, store: Store) -> Iterator[CertificateRow]:
     exported = search.steps[0].complete[0].exported
     if exported is not None:
-        further = len(exported.sample_names) - len(search.samples)
-        unseen = unseen_samples(exported, len(search.samples), store)
+        (method,) = exported.methods
+        further = len(method.sample_names) - len(search.samples)
+        unseen = unseen_samples(method, len(search.samples), store)
         yield from certificate_rows(run_id, search.steps[0], search.accepted, unseen, further - len(unseen))

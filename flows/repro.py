@@ -68,8 +68,8 @@ def reproduce(
         from qnnsweep.tasks.repro.case import read_case
         from qnnsweep.tasks.repro.make import Source, make
 
-        method, plain_name = evidence.of_operator(name)
-        case = read_case(method.lowered, method.capture, plain_name, sample, reported, store)
+        lowered, capture, plain_name = evidence.of_operator(name)
+        case = read_case(lowered, capture, plain_name, sample, reported, store)
         say(f"{folder_of(row)}: {name}, sample {sample}: the error is {case.error!r}")
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -77,7 +77,7 @@ def reproduce(
             partial.mkdir(parents=True)
         except OSError as error:
             raise RequestError(f"--to={folder}: cannot be created: {error.strerror}; name another folder") from error
-        delegate = method.lowered.facts.delegates[case.operator.subgraph or 0]
+        delegate = lowered.facts.delegates[case.operator.subgraph or 0]
         source = Source(
             model=str(row["model"]),
             scheme=str(row["scheme"]),
@@ -124,7 +124,7 @@ def _evidence(store: Store, run_id: str, cell: str, row: Row) -> CellEvidence:
     evidence = read_cell_evidence(run_id, folder_of(row), store)
     if evidence is None:
         raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
-    if evidence.capture.etdump_debug is None:
+    if all(method.etdump_debug is None for method in evidence.capture.methods):
         raise RequestError(
             f"CELL={cell}: its operators were not captured; run it again with measure.operator_samples=1"
         )

@@ -16,9 +16,9 @@ def compare(
     The comparison runs in a worker process, which executes the operators again on the host.
     Raises EvidenceError if the capture does not match its record, and ToolchainError if the worker dies.
     """
-    subject = lowered.quantized.exported.model, lowered.quantized.scheme, lowered.backend, *filter(None, [lowered.soc])
+    subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
     inputs = lowered, capture, options, store
     return workers.call("compare", compare_methods, *inputs, subject=subject, urgent=True, compiles=False).value
 
 
-compare_task = stage(compare, version=16)
+compare_task = stage(compare, version=17)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from qnnsweep.conf.models import ModelConfig
-from qnnsweep.tasks.records import ExportedModel
+from qnnsweep.tasks.records import ExportedModel, StageCall
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import entrypoints
@@ -18,7 +18,7 @@ def export(model: ModelConfig, _code: str, *, store: Store, workers: WorkerPool)
     fails.
     """
     done = workers.call("export", entrypoints.export_model, model, store, subject=(model.name,))
-    return replace(done.value, log=done.log, seconds=done.seconds)
+    return replace(done.value, made=(StageCall(stage="export", seconds=done.seconds, log=done.log),))
 
 
 def _key_inputs(model: ModelConfig, code: str) -> object:
@@ -26,4 +26,4 @@ def _key_inputs(model: ModelConfig, code: str) -> object:
     return replace(model, name="", classifier=False), code
 
 
-export_task = stage(export, version=5, key_inputs=_key_inputs)
+export_task = stage(export, version=6, key_inputs=_key_inputs)

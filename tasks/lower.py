@@ -5,8 +5,7 @@ from dataclasses import replace
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.errors import ProgramDiffers, ToolchainError
-from qnnsweep.tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, Toolchain
-from qnnsweep.tasks.records.methods import for_each_method, methods_of
+from qnnsweep.tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, StageCall, Toolchain
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.digest import digest
@@ -29,10 +28,9 @@ def lower(
     """
     scheme, kind = options.scheme, options.kind
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
-    names = quantized.exported.model, scheme.name, kind
+    names = quantized.model.name, scheme.name, kind
     with workers.zygote(digest(shared), "edge", entrypoints.edge_models, *shared, store, subject=names) as edge:
-        lowered = _compile(edge, soc, options, store)
-        lowered = for_each_method(lowered, lambda method: replace(method, edge_seconds=edge.zygote.seconds))
+        lowered = _compile(edge, quantized, soc, options, store)
     return confirm(lowered, scheme, kind, soc, workers.identity)
 
 
@@ -40,51 +38,54 @@ def confirm(
     lowered: LoweredProgram, scheme: SchemeConfig, kind: str, soc: SocConfig | None, toolchain: Toolchain
 ) -> LoweredProgram:
     """Check the programs against the request, and return `lowered` with the checks. Raises ProgramDiffers."""
-    audited = for_each_method(
-        lowered, lambda method: replace(method, checks=audit(method, scheme, backend_of(kind), soc, toolchain))
+    of_states = state_checks(lowered)
+    checks = tuple(
+        check
+        for method in lowered.methods
+        for check in (
+            *audit(method, scheme, backend_of(kind), soc, toolchain),
+            *(row for row in of_states if row.method == method.exported.method),
+        )
     )
-    of_states = state_checks(methods_of(audited))
-    audited = for_each_method(
-        audited,
-        lambda method: replace(
-            method,
-            checks=(*method.checks, *(row for row in of_states if row.method == method.quantized.exported.method)),
-        ),
-    )
-    checks = tuple(check for method in methods_of(audited) for check in method.checks)
     if (differing := differences(checks)) is not None:
         raise ProgramDiffers(
             f"the compiled program is not the requested one, so it is not measured: {differing}; "
             "the table `audit` has every check",
             checks=checks,
-            log=lowered.log.sha256 if lowered.log else None,
+            log=next((call.log.sha256 for call in lowered.made[-1:] if call.log), None),
         )
-    return audited
+    return replace(lowered, checks=checks)
 
 
-def _compile(edge: SharedZygote, soc: SocConfig | None, options: LoweringOptions, store: Store) -> LoweredProgram:
+def _compile(
+    edge: SharedZygote, quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions, store: Store
+) -> LoweredProgram:
     subject = (*edge.zygote.subject, soc.name) if soc else edge.zygote.subject
+    arguments = (quantized.model, soc)
     try:
-        result = edge.call("lower", entrypoints.lower_model, soc, options, store, subject=subject)
+        result = edge.call("lower", entrypoints.lower_model, *arguments, options, store, subject=subject)
+        lowered = result.value
     except ToolchainError as error:
         if not (options.dump_operators or options.profile_level) or error.signal is None:
             raise
         plain = replace(options, dump_operators=False, profile_level=0)
-        result = edge.call("lower", entrypoints.lower_model, soc, plain, store, subject=subject)
+        result = edge.call("lower", entrypoints.lower_model, *arguments, plain, store, subject=subject)
         unavailable = f"the compilation with the debug or profile program ended in {error.signal.name}"
         profile = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
-        result = replace(
-            result,
-            value=for_each_method(
-                result.value,
-                lambda method: replace(
-                    method,
-                    debug_unavailable=unavailable if options.dump_operators else method.debug_unavailable,
-                    profile=profile if options.profile_level else None,
-                ),
-            ),
+        methods = (
+            replace(
+                method,
+                debug_unavailable=unavailable if options.dump_operators else method.debug_unavailable,
+                profile=profile if options.profile_level else None,
+            )
+            for method in result.value.methods
         )
-    return replace(result.value, log=result.log, seconds=result.seconds)
+        lowered = replace(result.value, methods=tuple(methods))
+    calls = (
+        StageCall(stage="edge", seconds=edge.zygote.seconds),
+        StageCall(stage="lower", seconds=result.seconds, log=result.log),
+    )
+    return replace(lowered, made=(*quantized.made, *calls))
 
 
 def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions) -> object:
@@ -97,4 +98,4 @@ def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: Lower
     return quantized, soc, replace(options, scheme=scheme)
 
 
-lower_task = stage(lower, version=13, key_inputs=_key_inputs)
+lower_task = stage(lower, version=14, key_inputs=_key_inputs)

@@ -13,7 +13,6 @@ from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.errors import DeviceError
 from qnnsweep.tasks.records import Bundle, Capture, Toolchain
-from qnnsweep.tasks.records.methods import for_each_method
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 
@@ -49,7 +48,7 @@ def measure(
                     execution = execute(deployment, device=device, store=store)
                 with step("collect"):
                     capture = collect(execution, device=device, store=store)
-                return for_each_method(capture, lambda method: replace(method, measured_run=run_id))
+                return replace(capture, measured_run=run_id)
             except DeviceError as error:
                 farm.quarantine(device.name, error)
 
@@ -72,4 +71,4 @@ def _device(device: DeviceConfig, soc: SocConfig | None) -> object:
     return address, device.runner, device.python, device.environment, device.below_celsius, runner_files
 
 
-measure_task = stage(measure, version=1, key_inputs=_key_inputs)
+measure_task = stage(measure, version=2, key_inputs=_key_inputs)

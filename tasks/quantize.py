@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from qnnsweep.conf.schemes import Precision, SchemeConfig
-from qnnsweep.tasks.records import ExportedModel, QuantizedModel
-from qnnsweep.tasks.records.methods import for_each_method, methods_of, of_methods
+from qnnsweep.tasks.records import ExportedModel, QuantizedModel, StageCall
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import entrypoints
@@ -25,25 +24,27 @@ def quantize(
     The result does not depend on the SoC: only `lower` detects that an SoC does not support the quantized model.
     `_backend_code`: the digest of another vendor's backend, for the cache key. Raises ToolchainError if the call fails.
     """
-    subject = exported.model, scheme.name, kind
+    subject = exported.model.name, scheme.name, kind
     done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=subject)
-    quantized = replace(done.value, log=done.log, seconds=done.seconds)
+    made = (*exported.made, StageCall(stage="quantize", seconds=done.seconds, log=done.log))
+    quantized = replace(done.value, made=made)
     if scheme.precision is Precision.quantized:
         return quantized
-    floats = (replace(method, exported=_uncalibrated(method.exported)) for method in methods_of(quantized))
-    return of_methods(floats)
+    pairs = zip(quantized.methods, _uncalibrated(exported).methods, strict=True)
+    return replace(quantized, methods=tuple(replace(method, exported=uncalibrated) for method, uncalibrated in pairs))
 
 
 def _key_inputs(exported: ExportedModel, scheme: SchemeConfig, kind: str, backend_code: str = "") -> object:
     """Return what the result depends on. The scheme's name has no effect, and a float scheme has no effect at all."""
     if scheme.precision is Precision.quantized:
         return exported, replace(scheme, name=""), kind, backend_code
-    return for_each_method(exported, _uncalibrated)
+    return _uncalibrated(exported)
 
 
 def _uncalibrated(exported: ExportedModel) -> ExportedModel:
     """Return the model without its calibration samples: a float program does not depend on them."""
-    return replace(exported, calibration=None, calibration_samples=0)
+    methods = (replace(method, calibration=None, calibration_samples=0) for method in exported.methods)
+    return replace(exported, methods=tuple(methods))
 
 
-quantize_task = stage(quantize, version=5, key_inputs=_key_inputs)
+quantize_task = stage(quantize, version=6, key_inputs=_key_inputs)

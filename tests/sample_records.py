@@ -29,8 +29,9 @@ from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.results.outcome import CellResult
 
 from qnnsweep.tasks.records import (  # isort: skip
-    Blob, Bundle, Capture, CaseOutcome, Command, CompileFacts, DelegationCount, Execution, ExportedModel, Launch,
-    LaunchResult, LoweredProgram, Operator, Quantization, QuantizedModel, TensorSpec, Toolchain,
+    Blob, Bundle, Capture, CapturedMethod, CaseOutcome, Command, CompileFacts, DelegationCount, ExportedMethod,
+    ExportedModel, Launch, LaunchedMethod, LaunchResult, LoweredMethod, LoweredProgram, ModelFacts, Operator,
+    Quantization, QuantizedMethod, QuantizedModel, StageCall, TensorSpec, Toolchain,
 )  # fmt: skip
 
 GRID = Quantization(scale=(0.5,), zero_point=(3,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
@@ -40,17 +41,26 @@ def blob(letter: str, size: int = 1) -> Blob:
     return Blob(sha256=letter * 64, size=size)
 
 
-EXPORTED = ExportedModel(
-    model="digits_cnn", program=blob("1"), inputs=(TensorSpec(name="image", shape=(1, 1, 8, 8), dtype="float32"),),
+def with_method(record: Any, **changes: Any) -> Any:
+    """A record of a program with one method, with changes of this method."""
+    (method,) = record.methods
+    return replace(record, methods=(replace(method, **changes),))
+
+
+EXPORTED_METHOD = ExportedMethod(
+    program=blob("1"), inputs=(TensorSpec(name="image", shape=(1, 1, 8, 8), dtype="float32"),),
     outputs=(TensorSpec(name="logits", shape=(1, 2), dtype="float32"),), calibration=None, calibration_samples=0,
     evaluation=blob("2"), sample_names=("a", "b"), labels=(7, None), outputs_eager=blob("3"),
-    outputs_exported=blob("c"), input_mistakes=(), mistaken_outputs=blob("3"), weights="trained",
-    log=blob("a"), seconds=1.5,
+    outputs_exported=blob("c"), input_mistakes=(), mistaken_outputs=blob("3"),
 )  # fmt: skip
-QUANTIZED = QuantizedModel(
-    exported=EXPORTED, scheme="8a8w", program=blob("4"), quantized=True, outputs_quantized=blob("5"), log=blob("b"),
-    seconds=2.5,
+MODEL = ModelFacts(name="digits_cnn", weights="trained")
+MADE = (
+    StageCall(stage="export", seconds=1.5, log=blob("a")), StageCall(stage="quantize", seconds=2.5, log=blob("b")),
+    StageCall(stage="edge", seconds=5.5), StageCall(stage="lower", seconds=3.5, log=blob("c")),
 )  # fmt: skip
+EXPORTED = ExportedModel(model=MODEL, methods=(EXPORTED_METHOD,), made=MADE[:1])
+QUANTIZED_METHOD = QuantizedMethod(exported=EXPORTED_METHOD, program=blob("4"), outputs_quantized=blob("5"))
+QUANTIZED = QuantizedModel(model=MODEL, methods=(QUANTIZED_METHOD,), made=MADE[:2])
 CONV = Operator(
     index=0, name="conv", target="aten.convolution.default", debug_handle=4, output_index=0, source_nodes=("conv2d",),
     module_path="layers.0", stack_trace="line 3", shape=(1, 2, 8, 8), dtype="float32", quantization=GRID,
@@ -83,9 +93,9 @@ TOOLCHAIN = Toolchain(
     qnn="v2.49.40.260701",
     executorch_commit="3b60683923245cf472b7323426920e15623ba361",
 )
-LOWERED = LoweredProgram(
-    quantized=QUANTIZED, backend="qnn", soc="SM8650", program=blob("6", 1000), debug_program=blob("7", 2000),
-    debug_unavailable=None, bundled_program=None, etrecord=None, input_qparams=(GRID,), operators=(CONV, VIEW),
+LOWERED_METHOD = LoweredMethod(
+    quantized=QUANTIZED_METHOD, debug_program=blob("7", 2000), debug_unavailable=None, etrecord=None,
+    input_qparams=(GRID,), operators=(CONV, VIEW),
     expected_tensors=(), operator_samples=2, reference_calls=blob("e"), reference_constants=blob("f"),
     reference=blob("8"), outputs_edge=blob("9"), outputs_designed=blob("9", 2), designed_unavailable=None,
     delegation=(
@@ -97,12 +107,16 @@ LOWERED = LoweredProgram(
         CompileFacts(subgraph=0, spill_bytes=1, fill_bytes=2, write_total_bytes=3, read_total_bytes=4),
         CompileFacts(subgraph=1, spill_bytes=10, fill_bytes=20, write_total_bytes=30, read_total_bytes=40),
     ),
-    debug_buffer_bytes=64, facts=FACTS, debug_facts=None, checks=(CHECKED,),
-    log=blob("c"), seconds=3.5, edge_seconds=5.5,
+    debug_buffer_bytes=64, facts=FACTS, debug_facts=None,
+)  # fmt: skip
+LOWERED = LoweredProgram(
+    model=MODEL, scheme="8a8w", backend="qnn", soc="SM8650", program=blob("6", 1000), bundled_program=None,
+    methods=(LOWERED_METHOD,),
+    checks=(CHECKED,), made=MADE,
 )  # fmt: skip
 LAUNCH = Launch(
     name="shipping", program=LOWERED.program, input_list=blob("d"), samples=2, debug=False, debug_buffer_bytes=0,
-    iterations=1, warm_up=0,
+    iterations=1, warm_up=0, methods=(LaunchedMethod(name=None, index=0, outputs=EXPORTED_METHOD.outputs),),
 )  # fmt: skip
 SHIPPING = LaunchResult(
     launch=LAUNCH, folder="/device", command=Command(argv=("python", "runner"), exit_code=0, seconds=4.0),
@@ -112,11 +126,11 @@ DEBUG = replace(
     SHIPPING, launch=replace(LAUNCH, name="debug", debug=True), latencies_ms=(500.0,), log=blob("f"),
     command=Command(argv=("python", "runner", "--dump"), exit_code=0, seconds=8.0),
 )  # fmt: skip
-CAPTURE = Capture(
-    execution=Execution(device="local", results=(SHIPPING, DEBUG), outputs=EXPORTED.outputs), outputs=blob("1"),
-    outputs_debug=blob("2"), etdump=blob("3"), etdump_debug=blob("4"), debug_buffer=blob("5"),
-    measured_run="20261120T220000Z-0000",
+CAPTURED_METHOD = CapturedMethod(
+    results=(SHIPPING, DEBUG), outputs=blob("1"), outputs_debug=blob("2"), etdump=blob("3"), etdump_debug=blob("4"),
+    debug_buffer=blob("5"),
 )  # fmt: skip
+CAPTURE = Capture(device="local", methods=(CAPTURED_METHOD,), measured_run="20261120T220000Z-0000")
 GAP = Gap(mse=0.25, mean_abs=0.5, max_abs=0.75, snr_db=40.0, cosine=0.875)
 WORSE = Gap(mse=0.5, mean_abs=0.625, max_abs=1.5, snr_db=30.0, cosine=0.75)
 PARTS = ErrorParts(
@@ -206,7 +220,7 @@ COMPARISON = Comparison(
 def passed_cell(request: Request, **changes: Any) -> CellResult:
     cell = CellResult(
         request=request, exported=EXPORTED, quantized=QUANTIZED, lowered=LOWERED,
-        bundle=Bundle(runner=blob("1"), blobs=(), launches=(LAUNCH,), outputs=EXPORTED.outputs), capture=CAPTURE,
+        bundle=Bundle(runner=blob("1"), blobs=(), launches=(LAUNCH,)), capture=CAPTURE,
         comparison=COMPARISON, stage="compare",
     )  # fmt: skip
     return replace(cell, **changes)
@@ -217,9 +231,8 @@ def up_to_lower(request: Request, stage: str, error: BaseException | None) -> Ce
 
 
 def without_debug_program(request: Request) -> CellResult:
-    lowered = replace(LOWERED, debug_program=None, debug_unavailable="already inserted", compile_facts=())
-    execution = replace(CAPTURE.execution, results=(SHIPPING,))
-    capture = replace(CAPTURE, execution=execution, outputs_debug=None, etdump_debug=None, debug_buffer=None)
+    lowered = with_method(LOWERED, debug_program=None, debug_unavailable="already inserted", compile_facts=())
+    capture = with_method(CAPTURE, results=(SHIPPING,), outputs_debug=None, etdump_debug=None, debug_buffer=None)
     comparison = replace(COMPARISON, operators=(), budget=(), observer_effect=None, observer_effect_snr_db=None)
     return passed_cell(request, lowered=lowered, capture=capture, comparison=comparison)
 

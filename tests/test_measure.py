@@ -51,7 +51,7 @@ def with_runner(packed: Bundle, resources: Resources, code: str) -> Bundle:
 def pretend(packed: Bundle, change: str) -> str:
     """Return the code of a runner that writes files of the right names and sizes and then runs `change`."""
     samples = {launch.input_list.sha256: launch.samples for launch in packed.launches}
-    (output,) = packed.outputs
+    ((output,),) = {launch.methods[0].outputs for launch in packed.launches}
     assert (output.shape, output.dtype) == ((1, 10), "float32")
     return f"""
 import sys
@@ -138,7 +138,7 @@ def test_wrong_files_of_a_runner_that_succeeds_are_refused(
     execution = execute(deployment, device=device, store=resources.store)
     with pytest.raises(EvidenceError) as wrong:
         collect(execution, device=device, store=resources.store)
-    assert str(wrong.value) == line.format(device=device.name, output=packed.outputs[0].name)
+    assert str(wrong.value) == line.format(device=device.name, output=packed.launches[0].methods[0].outputs[0].name)
 
 
 def test_right_files_of_a_runner_are_collected(packed: Bundle, device: Device, resources: Resources) -> None:
@@ -146,7 +146,7 @@ def test_right_files_of_a_runner_are_collected(packed: Bundle, device: Device, r
     execution = execute(deployment, device=device, store=resources.store)
     assert [result.latencies_ms for result in execution.results] == [(), ()]
     capture = collect(execution, device=device, store=resources.store)
-    assert capture.execution == execution
+    assert (capture.device, capture.results) == (execution.device, execution.results)
 
 
 def test_the_output_of_a_runner_that_fails_is_quoted_and_stored(

@@ -19,7 +19,18 @@ from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
 from qnnsweep.conf.schema import MeasureConfig
 from qnnsweep.tasks.errors import MachineFault, ToolchainError
-from qnnsweep.tasks.records import Blob, Command, ExportedModel, Launch, QuantizedModel, TensorSpec, Toolchain
+from qnnsweep.tasks.records import (
+    Blob,
+    Command,
+    ExportedMethod,
+    Launch,
+    ModelFacts,
+    QuantizedMethod,
+    QuantizedModel,
+    StageCall,
+    TensorSpec,
+    Toolchain,
+)
 from qnnsweep.tasks.stage import configure_task, is_reused, result_name, stage
 from qnnsweep.tasks.storage.codec import decode, encode
 from qnnsweep.tasks.storage.store import Store
@@ -152,20 +163,19 @@ def test_keyword_arguments_are_not_in_the_cache_key(harness: StageHarness) -> No
 def test_the_seconds_log_and_labels_of_a_record_are_not_in_the_cache_key(harness: StageHarness) -> None:
     blob = Blob(sha256="0" * 64, size=1)
     spec = TensorSpec(name="x", shape=(1,), dtype="float32")
-    exported = ExportedModel(
-        model="m", program=blob, inputs=(spec,), outputs=(spec,), calibration=None, calibration_samples=0,
+    exported = ExportedMethod(
+        program=blob, inputs=(spec,), outputs=(spec,), calibration=None, calibration_samples=0,
         evaluation=blob, sample_names=("a",), labels=(None,), outputs_eager=blob,
-        outputs_exported=blob, input_mistakes=(), mistaken_outputs=blob, weights="random",
+        outputs_exported=blob, input_mistakes=(), mistaken_outputs=blob,
     )  # fmt: skip
-    quantized = QuantizedModel(
-        exported=exported, scheme="fp16", program=blob, quantized=False, outputs_quantized=blob, seconds=1.0
-    )
+    method = QuantizedMethod(exported=exported, program=blob, outputs_quantized=blob)
+    quantized = QuantizedModel(model=ModelFacts(name="m", weights="random"), methods=(method,))
     harness.run(quantized)
-    harness.run(replace(quantized, seconds=2.0, log=blob, exported=replace(exported, seconds=9.0, log=blob)))
+    harness.run(replace(quantized, made=(StageCall(stage="export", seconds=9.0, log=blob),)))
     assert harness.states == COMPUTED + REUSED
-    harness.run(replace(quantized, scheme="another name"))
+    harness.run(replace(quantized, model=replace(quantized.model, name="another name")))
     assert harness.states == COMPUTED + REUSED * 2
-    harness.run(replace(quantized, quantized=True))
+    harness.run(replace(quantized, methods=(replace(method, float_weights=blob),)))
     assert harness.states == COMPUTED + REUSED * 2 + COMPUTED
 
 
@@ -261,7 +271,7 @@ def launch(store: Store) -> Launch:
     program, inputs = store.put_bytes(b"program"), store.put_bytes(b"inputs")
     return Launch(
         name="debug", program=program, input_list=inputs, samples=1, debug=True, debug_buffer_bytes=1, iterations=1,
-        warm_up=0,
+        warm_up=0, methods=(),
     )  # fmt: skip
 
 

@@ -48,8 +48,8 @@ def tensors(
 
         if (evidence := read_cell_evidence(run_id, folder, store)) is None:
             raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
-        method, name = evidence.of_operator(operator)
-        by_name = operator_tensors(method.lowered, method.capture, name, sample, store)
+        lowered, capture, name = evidence.of_operator(operator)
+        by_name = operator_tensors(lowered, capture, name, sample, store)
         path = to or Path(f"{operator.replace('/', '-')}.npz")
         try:
             with path.open("wb") as file:

@@ -15,9 +15,9 @@ from qnnsweep.conf.schema import Request
 from qnnsweep.flows.log import warn
 from qnnsweep.flows.runs.results import run_folder
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import Blob, Capture, LoweredProgram
+from qnnsweep.tasks.records import Blob, Capture, CapturedMethod, LoweredMethod, LoweredProgram
 from qnnsweep.tasks.records.cell_folder import cell_folder
-from qnnsweep.tasks.records.methods import in_method, methods_of, named_operator
+from qnnsweep.tasks.records.methods import in_method, named_operator
 from qnnsweep.tasks.report.model_explorer import edge_graph, exported_node_data, node_data
 from qnnsweep.tasks.report.perfetto import trace
 from qnnsweep.tasks.results.outcome import CellResult
@@ -37,13 +37,15 @@ class CellEvidence:
     lowered: LoweredProgram
     capture: Capture
 
-    def of_operator(self, name: str) -> tuple["CellEvidence", str]:
-        """Return the evidence of the method that has the operator, and the operator's name in this method."""
-        for lowered, capture in zip(methods_of(self.lowered), methods_of(self.capture), strict=True):
-            prefix = in_method("", lowered.quantized.exported.method)
-            if prefix and name.startswith(prefix):
-                return CellEvidence(lowered=lowered, capture=capture), name.removeprefix(prefix)
-        return self, name
+    def of_operator(self, name: str) -> tuple[LoweredMethod, CapturedMethod, str]:
+        """Return the method that has the operator, its files, and the operator's name in it.
+
+        Of a name that begins with the name of no method, it is the first method.
+        """
+        pairs = [*zip(self.lowered.methods, self.capture.methods, strict=True)]
+        of_name = (pair for pair in pairs if name.startswith(_folder(pair[0])))
+        lowered, capture = next(of_name, pairs[0])
+        return lowered, capture, name.removeprefix(_folder(lowered))
 
 
 def link_files(cells: Sequence[CellResult], run_id: str, store: Store) -> None:
@@ -83,12 +85,12 @@ def _files_folder(run_id: str, cell: str) -> str:
 def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
     """Yield the files of every method. A method's name is the folder of its files, except for a program's only one."""
     blobs: dict[str, Blob | None] = {}
-    for lowered in methods_of(cell.lowered) if cell.lowered else ():
-        exported, method = lowered.quantized.exported, _folder(lowered)
+    if cell.lowered is not None:
+        blobs |= {"program.pte": cell.lowered.program, "program.bpte": cell.lowered.bundled_program}
+    for lowered in cell.lowered.methods if cell.lowered else ():
+        exported, method = lowered.exported, _folder(lowered)
         blobs |= {
             f"{method}outputs_eager.safetensors": exported.outputs_eager,
-            "program.pte": lowered.program,
-            "program.bpte": lowered.bundled_program,
             f"{method}program_debug.pte": lowered.debug_program,
             f"{method}etrecord.bin": lowered.etrecord,
             f"{method}delegated_graph.txt": lowered.delegated_graph,
@@ -98,7 +100,8 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
             blobs[f"{method}program_profile.pte"] = lowered.profile.program
             schematics = enumerate(lowered.profile.schematics)
             blobs |= {f"{method}schematic_{number}.txt": blob for number, blob in schematics}
-    for lowered, capture in _captures(cell):
+    captured = cell.capture.methods if cell.capture else ()
+    for lowered, capture in zip(cell.lowered.methods if cell.lowered else (), captured, strict=False):
         method = _folder(lowered)
         blobs |= {
             f"{method}outputs.safetensors": capture.outputs,
@@ -110,13 +113,8 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
     yield from ((name, blob) for name, blob in blobs.items() if blob is not None)
 
 
-def _folder(lowered: LoweredProgram) -> str:
-    return in_method("", lowered.quantized.exported.method)
-
-
-def _captures(cell: CellResult) -> Iterator[tuple[LoweredProgram, Capture]]:
-    if cell.lowered is not None and cell.capture is not None:
-        yield from zip(methods_of(cell.lowered), methods_of(cell.capture), strict=True)
+def _folder(lowered: LoweredMethod) -> str:
+    return in_method("", lowered.exported.method)
 
 
 def _evidence(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
@@ -140,8 +138,8 @@ def _for_viewers(cell: CellResult, store: Store) -> Iterator[tuple[str, Blob]]:
     comparison, first = cell.comparison, 0
     if cell.lowered is None or comparison is None:
         return
-    for lowered in methods_of(cell.lowered):
-        exported, folder = lowered.quantized.exported, _folder(lowered)
+    for lowered in cell.lowered.methods:
+        exported, folder = lowered.exported, _folder(lowered)
         profile = [event for event in comparison.profile if event.method == exported.method]
         if profile:
             title = f"{cell_folder(cell.request.names)}/{folder}".rstrip("/")

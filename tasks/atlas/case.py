@@ -27,10 +27,9 @@ from qnnsweep.tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, OUTPUT_FOLDE
 from qnnsweep.tasks.devices.triage import missing_operators
 from qnnsweep.tasks.records import (
     Blob,
-    Capture,
+    CapturedMethod,
     CaseOutcome,
     Command,
-    Execution,
     Launch,
     LaunchResult,
     LoweredProgram,
@@ -91,7 +90,7 @@ def _outcome(case: OperatorCase, options: CaseOptions) -> CaseOutcome:
     if isinstance(compiled, Failed) and compiled.is_killed and _stage() == "lower":
         without = replace(options, lowering=replace(options.lowering, dump_operators=False))
         reason = f"the compilation with the debug program ended in {compiled.text}"
-        again = in_fork(lambda: replace(_compiled(case, without, store), debug_unavailable=reason))
+        again = in_fork(lambda: _without_debug_program(_compiled(case, without, store), reason))
         compiled = compiled if isinstance(again, Failed) else again
     if isinstance(compiled, Failed):
         return of_error(case, _stage(), compiled.text, is_killed=compiled.is_killed)
@@ -104,29 +103,34 @@ def _outcome(case: OperatorCase, options: CaseOptions) -> CaseOutcome:
     return compared.value
 
 
+def _without_debug_program(lowered: LoweredProgram, reason: str) -> LoweredProgram:
+    return replace(lowered, methods=tuple(replace(method, debug_unavailable=reason) for method in lowered.methods))
+
+
 def _compiled(case: OperatorCase, options: CaseOptions, store: Store) -> LoweredProgram:
     lowering = options.lowering
     _set_stage("export")
     exported = entrypoints.export_model(model_of(case, options.model), store)
-    _CALLS.write_text(json.dumps([call.text for call in exported.calls]))
+    _CALLS.write_text(json.dumps([call.text for method in exported.methods for call in method.calls]))
     _set_stage("quantize")
     quantized = entrypoints.quantize_model(exported, lowering.scheme, lowering.kind, store)
     _set_stage("edge")
     models = entrypoints.edge_models(quantized, lowering, store)
     _set_stage("lower")
-    return entrypoints.lower_model(models, options.soc, lowering, store)
+    return entrypoints.lower_model(models, quantized.model, options.soc, lowering, store)
 
 
 def _compared(case: OperatorCase, lowered: LoweredProgram, options: CaseOptions, store: Store) -> CaseOutcome:
     lowering = options.lowering
-    checks = audit(lowered, lowering.scheme, backend_of(lowering.kind), options.soc, options.toolchain)
+    (method,) = lowered.methods
+    checks = audit(method, lowering.scheme, backend_of(lowering.kind), options.soc, options.toolchain)
     _set_stage("execute")
     capture = _captured(lowered, options.measure, store)
     _set_stage("compare")
-    return of_comparison(case, lowered, checks, compare_capture(lowered, capture, options.comparison, store))
+    return of_comparison(case, lowered, checks, compare_capture(method, capture, options.comparison, store))
 
 
-def _captured(lowered: LoweredProgram, measure: MeasureConfig, store: Store) -> Capture:
+def _captured(lowered: LoweredProgram, measure: MeasureConfig, store: Store) -> CapturedMethod:
     """Run every launch of the bundle with the runner's code, in this process."""
     packed = bundle(lowered, measure, store=store)
     for blob in packed.blobs:
@@ -136,7 +140,7 @@ def _captured(lowered: LoweredProgram, measure: MeasureConfig, store: Store) -> 
     for launch in packed.launches:
         with _launch_folder(launch):
             _run(launch)
-            files[launch.name] = _outputs(lowered, launch, store)
+            files[launch.name] = _outputs(launch, store)
     results = tuple(
         LaunchResult(
             launch=launch,
@@ -149,8 +153,8 @@ def _captured(lowered: LoweredProgram, measure: MeasureConfig, store: Store) -> 
     )
     outputs, etdump, _ = files["shipping"]
     outputs_debug, etdump_debug, debug_buffer = files.get("debug", (None, None, None))
-    return Capture(
-        execution=Execution(device="this process", results=results, outputs=packed.outputs),
+    return CapturedMethod(
+        results=results,
         outputs=outputs,
         outputs_debug=outputs_debug,
         etdump=etdump,
@@ -184,12 +188,12 @@ def _run(launch: Launch) -> None:
         raise RuntimeError(f"{what}the {launch.title}: {error}") from error
 
 
-def _outputs(lowered: LoweredProgram, launch: Launch, store: Store) -> tuple[Blob, Blob, Blob | None]:
+def _outputs(launch: Launch, store: Store) -> tuple[Blob, Blob, Blob | None]:
     """Store the outputs, the etdump and the debug buffer of a launch."""
     tensors: Mapping[str, np.ndarray] = {
         tensor_key(sample, index): _output(Path(output_file(sample, index)), index, spec)
         for sample in range(launch.samples)
-        for index, spec in enumerate(lowered.quantized.exported.outputs)
+        for index, spec in enumerate(launch.methods[0].outputs)
     }
     buffer = store.put_file(Path(DEBUG_OUTPUT)) if launch.debug else None
     return store.put_bytes(save(dict(tensors))), store.put_file(Path(ETDUMP)), buffer

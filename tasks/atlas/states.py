@@ -3,7 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from qnnsweep.tasks.records import CaseOutcome, Comparison, LoweredProgram, OperatorCase, OperatorComparison
+from qnnsweep.tasks.records import (
+    CaseOutcome,
+    Comparison,
+    DelegationCount,
+    LoweredProgram,
+    OperatorCase,
+    OperatorComparison,
+)
 from qnnsweep.tasks.records.program import ProgramCheck
 from qnnsweep.tasks.records.vocabulary import CaseState, Verdict
 from qnnsweep.tasks.results.outcome import finals, on_device, problem
@@ -62,20 +69,25 @@ def of_comparison(
 
 def _with_nodes(outcome: CaseOutcome, lowered: LoweredProgram) -> CaseOutcome:
     """Return the outcome with the operators of the case's graph, and where they run."""
-    counts = [count for count in lowered.delegation if not count.operator.startswith(_NO_OPERATORS)]
+    counts = _counts(lowered)
     return replace(
         outcome,
-        targets=tuple(dict.fromkeys(operator.target for operator in lowered.operators)),
+        targets=tuple(dict.fromkeys(row.target for method in lowered.methods for row in method.operators)),
         cpu_targets=tuple(dict.fromkeys(count.operator for count in counts if count.not_delegated)),
         delegated_nodes=sum(count.delegated for count in counts),
         cpu_nodes=sum(count.not_delegated for count in counts),
     )
 
 
+def _counts(lowered: LoweredProgram) -> list[DelegationCount]:
+    rows = (count for method in lowered.methods for count in method.delegation)
+    return [count for count in rows if not count.operator.startswith(_NO_OPERATORS)]
+
+
 def _on_cpu(lowered: LoweredProgram) -> Iterator[str]:
     """Yield the operators that the compiler leaves to the CPU, with its first reason."""
-    for count in lowered.delegation:
-        if count.not_delegated and not count.operator.startswith(_NO_OPERATORS):
+    for count in _counts(lowered):
+        if count.not_delegated:
             reason = f": {count.refusals[0]}" if count.refusals else ""
             yield f"{count.operator} stays on the CPU{reason}"
 
@@ -126,8 +138,9 @@ def _size(row: OperatorComparison) -> str:
 def _notes(lowered: LoweredProgram, checks: Sequence[ProgramCheck]) -> Iterator[str]:
     if (differing := differences(checks)) is not None:
         yield f"not the requested program: {differing}"
-    if lowered.debug_unavailable:
-        yield f"no operators: {lowered.debug_unavailable}"
+    for method in lowered.methods:
+        if method.debug_unavailable:
+            yield f"no operators: {method.debug_unavailable}"
 
 
 def _introduced_db(row: OperatorComparison) -> float:

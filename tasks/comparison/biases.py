@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from qnnsweep.tasks.records import BiasUse, LoweredProgram, Operator
+from qnnsweep.tasks.records import BiasUse, LoweredMethod, Operator
 from qnnsweep.tasks.storage.store import Store
 
 Floats = NDArray[np.float64]
@@ -15,7 +15,7 @@ _STEPS_OF_WEIGHTS = 2**15 - 1  # from zero to the largest weight
 _LARGEST_BIAS = 2**31
 
 
-def bias_uses(lowered: LoweredProgram, store: Store) -> Iterator[BiasUse]:
+def bias_uses(lowered: LoweredMethod, store: Store) -> Iterator[BiasUse]:
     """Yield the bias use of every operator that reads a value on a grid, a weight and a bias whose floats are known.
 
     The step of a bias is the product of the steps of the input's grid and of the weight's grid. Therefore finer grids

@@ -11,8 +11,7 @@ from qnnsweep.tasks.numerics.element_use import Array, Kernels, Value
 from qnnsweep.tasks.numerics.grid import grid_errors
 from qnnsweep.tasks.numerics.path import Errors, RunAt, errors_at
 from qnnsweep.tasks.numerics.replay import Replayed
-from qnnsweep.tasks.records import ErrorShare, LoweredProgram
-from qnnsweep.tasks.records.methods import results_of
+from qnnsweep.tasks.records import ErrorShare, LoweredMethod
 from qnnsweep.tasks.records.vocabulary import CAUSES, Cause
 from qnnsweep.tasks.toolchain.reference.processes import in_processes
 from qnnsweep.tasks.toolchain.reference.threads import in_threads
@@ -22,13 +21,13 @@ class ErrorBudget:
     """The budget of every final output. Call `add` with each captured sample, then `shares`."""
 
     def __init__(
-        self, lowered: LoweredProgram, float_constants: Mapping[int, Value], unknown_weights: Sequence[str]
+        self, lowered: LoweredMethod, float_constants: Mapping[int, Value], unknown_weights: Sequence[str]
     ) -> None:
         """With states, only the outputs that are no states have a budget, unless all outputs are states."""
         self._lowered = lowered
         self._float_constants = float_constants
         self._unknown_weights = unknown_weights
-        budgets = {output: OutputBudget(in_threads, in_processes) for output in results_of(lowered.quantized.exported)}
+        budgets = {output: OutputBudget(in_threads, in_processes) for output in lowered.exported.results}
         self._outputs = budgets
 
     def add(

@@ -1,4 +1,4 @@
-"""The comparison of one capture with its references: final outputs rung by rung, operators sample by sample.
+"""The comparison of a method's capture with its references: final outputs by rung, operators by sample.
 
 This module runs in a worker process, because it computes operators again with PyTorch.
 """
@@ -12,17 +12,16 @@ from qnnsweep.tasks.comparison.evidence import Evidence
 from qnnsweep.tasks.comparison.metrics import compute_metrics
 from qnnsweep.tasks.comparison.operators import OperatorComparer
 from qnnsweep.tasks.comparison.outputs import FinalOutputs
-from qnnsweep.tasks.comparison.profile import profiled_events
 from qnnsweep.tasks.comparison.steps import DeviceSteps
 from qnnsweep.tasks.numerics.io_check import check_io
-from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram
+from qnnsweep.tasks.records import CapturedMethod, Comparison, LoweredMethod
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.storage.store import Store
 
 
 def compare_capture(
-    lowered: LoweredProgram,
-    capture: Capture,
+    lowered: LoweredMethod,
+    capture: CapturedMethod,
     options: ComparisonOptions,
     store: Store,
     steps: DeviceSteps | None = None,
@@ -48,7 +47,6 @@ def compare_capture(
         requantized=tuple(row for sample in samples for row in sample.requantized),
         metrics=compute_metrics(options.metrics, tuple(pairs)) if options.metrics else (),
         io_checks=check_io(exported, finals.eager, load(store.read(exported.mistaken_outputs)), device),
-        profile=profiled_events(lowered, capture, store=store),
         observer_effect=observer_effect,
         observer_effect_snr_db=observer_effect_snr_db,
         unexpected_events=evidence.unexpected if evidence else (),

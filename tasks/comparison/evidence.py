@@ -14,7 +14,14 @@ from qnnsweep.tasks.numerics.align import AlignedOperator, Match, align
 from qnnsweep.tasks.numerics.dequantize import fake_quantize, quantize, undo_layout
 from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels
 from qnnsweep.tasks.numerics.timing import EXECUTION
-from qnnsweep.tasks.records import Capture, LoweredProgram, Operator, OtherReference, Quantization, RequantizedTensor
+from qnnsweep.tasks.records import (
+    CapturedMethod,
+    LoweredMethod,
+    Operator,
+    OtherReference,
+    Quantization,
+    RequantizedTensor,
+)
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.entrypoints import reference_kernels
@@ -54,7 +61,7 @@ class Evidence:
     Raises EvidenceError if the capture does not agree with its record.
     """
 
-    def __init__(self, lowered: LoweredProgram, capture: Capture, store: Store) -> None:
+    def __init__(self, lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> None:
         assert capture.etdump_debug is not None, "only a debug capture has operators"
         assert capture.debug_buffer is not None, "collected with every debug launch"
         self._lowered = lowered
@@ -166,7 +173,7 @@ def _rounded(value: Array, qparams: Quantization | None, *, in_float16: bool) ->
     return value
 
 
-def _has_float16(lowered: LoweredProgram) -> bool:
+def _has_float16(lowered: LoweredMethod) -> bool:
     """Return whether a delegate computes in float16."""
     elements = {
         element

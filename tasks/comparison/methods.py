@@ -4,140 +4,74 @@ In the joined comparison, the names of operators and outputs begin with the name
 through all methods, in the order of the model's configuration. So every name and number is unique in the program.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from qnnsweep.tasks.comparison.capture import compare_capture
+from qnnsweep.tasks.comparison.profile import profiled_events
 from qnnsweep.tasks.comparison.steps import compare_steps
 from qnnsweep.tasks.numerics.noise import worst_difference
-from qnnsweep.tasks.records import (
-    BiasUse,
-    Capture,
-    Comparison,
-    ErrorDetail,
-    ErrorShare,
-    LoweredProgram,
-    MetricValue,
-    OperatorComparison,
-    OutputComparison,
-    ProfiledEvent,
-)
-from qnnsweep.tasks.records.methods import in_method, methods_of, named_operator
+from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram, MetricValue, Operator
+from qnnsweep.tasks.records.methods import in_method, named_operator
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.select import backend_of
 
-T = TypeVar("T")
+_NAMES = ("operator", "operators", "output", "masked_by", "spans")
+"""The fields of rows that name parts of a method."""
 
 
 def compare_methods(lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store) -> Comparison:
     """Compare the capture of every method; see `compare_capture`. A program's only method gets no name."""
-    programs = methods_of(lowered)
-    captures = methods_of(capture)
-    of_methods, steps = compare_steps(programs, captures, store)
-    compared = [
-        compare_capture(lowered, capture, options, store, on_device)
-        for lowered, capture, on_device in zip(programs, captures, of_methods, strict=True)
-    ]
-    names = [program.quantized.exported.method for program in programs]
-    if names == [None]:
-        return replace(compared[0], steps=steps)
-    operators = accumulate((len(program.operators) for program in programs), initial=0)
-    outputs = accumulate((len(program.quantized.exported.outputs) for program in programs), initial=0)
-    methods = [_Method(*numbers) for numbers in zip(map(str, names), operators, outputs, strict=False)]
-    joined = _joined([method.of_program(comparison) for method, comparison in zip(methods, compared, strict=True)])
-    return replace(joined, steps=steps)
+    on_device, steps = compare_steps(lowered, capture, store)
+    compared: list[tuple[_Method, Comparison]] = []
+    operators = outputs = 0
+    for method, captured, of_steps in zip(lowered.methods, capture.methods, on_device, strict=True):
+        comparison = compare_capture(method, captured, options, store, of_steps)
+        profile = profiled_events(method, captured, backend_of(lowered.backend), store)
+        of_method = _Method(method.exported.method, operators, outputs)
+        compared.append((of_method, replace(comparison, profile=profile)))
+        operators += len(method.operators)
+        outputs += len(method.exported.outputs)
+    difference, snr_db = worst_difference(
+        (comparison.observer_effect, comparison.observer_effect_snr_db) for _, comparison in compared
+    )
+    lists = [field.name for field in fields(Comparison) if isinstance(getattr(compared[0][1], field.name), tuple)]
+    rows: dict[str, Any] = {
+        name: tuple(method.of_program(row) for method, comparison in compared for row in getattr(comparison, name))
+        for name in lists
+    }
+    rows["steps"] = steps
+    return Comparison(**rows, observer_effect=difference, observer_effect_snr_db=snr_db)
 
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    name: str
+    name: str | None
     operators: int  # of the methods before this one
     outputs: int
 
-    def of_program(self, comparison: Comparison) -> Comparison:
-        """Return the comparison with the names and numbers that its parts have in the whole program."""
-        return replace(
-            comparison,
-            outputs=_each(self._output, comparison.outputs),
-            operators=_each(self._operator, comparison.operators),
-            requantized=_each(self._operator, comparison.requantized),
-            other_references=_each(self._operator, comparison.other_references),
-            profile=_each(self._event, comparison.profile),
-            metrics=_each(self._metric, comparison.metrics),
-            unexpected_events=tuple(in_method(event, self.name) for event in comparison.unexpected_events),
-            io_checks=tuple(replace(check, method=self.name) for check in comparison.io_checks),
-            budget=_each(self._share, comparison.budget),
-            details=_each(self._detail, comparison.details),
-            bias_uses=_each(self._bias_use, comparison.bias_uses),
-        )
+    def of_program(self, row: Any) -> Any:
+        """Return a row of the comparison with the names and numbers that its parts have in the whole program."""
+        if isinstance(row, str):
+            return in_method(row, self.name)
+        if self.name is None:
+            return row
+        values = {field.name: getattr(row, field.name) for field in fields(row)}
+        changes = {name: self._named(value) for name, value in values.items() if name in _NAMES}
+        changes |= {"method": self.name} if "method" in values else {}
+        if values.get("operator_index") is not None:
+            changes["operator_index"] = row.operator_index + self.operators
+        is_of_operator = isinstance(row, MetricValue) and row.operator is not None
+        if "output_index" in values and not is_of_operator:
+            changes["output_index"] = row.output_index + self.outputs
+        return replace(row, **changes)
 
-    def _output(self, row: OutputComparison) -> OutputComparison:
-        name, index = in_method(row.output, self.name), row.output_index + self.outputs
-        return replace(row, method=self.name, output=name, output_index=index)
-
-    def _operator(self, row: OperatorComparison) -> OperatorComparison:
-        return replace(
-            row,
-            operator=named_operator(row.operator, self.name, self.operators),
-            masked_by=tuple(in_method(name, self.name) for name in row.masked_by),
-            spans=tuple(in_method(name, self.name) for name in row.spans),
-        )
-
-    def _event(self, event: ProfiledEvent) -> ProfiledEvent:
-        operators = (named_operator(operator, self.name, self.operators) for operator in event.operators)
-        return replace(event, method=self.name, operators=tuple(operators))
-
-    def _metric(self, value: MetricValue) -> MetricValue:
-        if value.operator is None or value.operator_index is None:
-            return replace(value, method=self.name, output_index=value.output_index + self.outputs)
-        name, index = in_method(value.operator, self.name), value.operator_index + self.operators
-        return replace(value, method=self.name, operator=name, operator_index=index)
-
-    def _share(self, share: ErrorShare) -> ErrorShare:
-        index = share.operator_index
-        return replace(
-            share,
-            method=self.name,
-            output_index=share.output_index + self.outputs,
-            output=in_method(share.output, self.name),
-            operator=None if share.operator is None else in_method(share.operator, self.name),
-            operator_index=None if index is None else index + self.operators,
-        )
-
-    def _detail(self, detail: ErrorDetail) -> ErrorDetail:
-        name, index = in_method(detail.operator, self.name), detail.operator_index + self.operators
-        return replace(detail, method=self.name, operator=name, operator_index=index)
-
-    def _bias_use(self, use: BiasUse) -> BiasUse:
-        return replace(use, operator_index=use.operator_index + self.operators)
-
-
-def _joined(comparisons: Sequence[Comparison]) -> Comparison:
-    difference, snr_db = worst_difference(
-        (comparison.observer_effect, comparison.observer_effect_snr_db) for comparison in comparisons
-    )
-    return Comparison(
-        outputs=_chained(comparison.outputs for comparison in comparisons),
-        operators=_chained(comparison.operators for comparison in comparisons),
-        requantized=_chained(comparison.requantized for comparison in comparisons),
-        profile=_chained(comparison.profile for comparison in comparisons),
-        observer_effect=difference,
-        observer_effect_snr_db=snr_db,
-        metrics=_chained(comparison.metrics for comparison in comparisons),
-        unexpected_events=_chained(comparison.unexpected_events for comparison in comparisons),
-        io_checks=_chained(comparison.io_checks for comparison in comparisons),
-        other_references=_chained(comparison.other_references for comparison in comparisons),
-        budget=_chained(comparison.budget for comparison in comparisons),
-        details=_chained(comparison.details for comparison in comparisons),
-        bias_uses=_chained(comparison.bias_uses for comparison in comparisons),
-    )
-
-
-def _chained(parts: Iterable[tuple[T, ...]]) -> tuple[T, ...]:
-    return tuple(item for part in parts for item in part)
-
-
-def _each(change: Callable[[T], T], items: tuple[T, ...]) -> tuple[T, ...]:
-    return tuple(map(change, items))
+    def _named(self, value: Any) -> Any:
+        match value:
+            case tuple():
+                return tuple(map(self._named, value))
+            case Operator():
+                return named_operator(value, self.name, self.operators)
+            case _:
+                return None if value is None else in_method(value, self.name)

@@ -27,12 +27,12 @@ from qnnsweep.tasks.numerics.introduced import Introduced
 from qnnsweep.tasks.numerics.metrics import snr_db
 from qnnsweep.tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
 from qnnsweep.tasks.numerics.replay import Replayed, replay, unlogged_weight_errors
-from qnnsweep.tasks.numerics.verdict import has_own_error, limits, verdict
+from qnnsweep.tasks.numerics.verdict import EVERY_SCHEME, has_own_error, limits, verdict
 from qnnsweep.tasks.records import (
     ErrorDetail,
     ErrorShare,
     Gap,
-    LoweredProgram,
+    LoweredMethod,
     Operator,
     OperatorComparison,
     OtherReference,
@@ -65,7 +65,7 @@ class OperatorComparer:
 
     def __init__(
         self,
-        lowered: LoweredProgram,
+        lowered: LoweredMethod,
         evidence: Evidence,
         options: ComparisonOptions,
         eager: Tensors,
@@ -231,7 +231,7 @@ class OperatorComparer:
 
     def _limits(self, index: int) -> OperatorTolerance:
         operator = self._lowered.operators[index]
-        return limits(self._options.tolerances, self._lowered.quantized.scheme, operator.target)
+        return limits(self._options.tolerances, EVERY_SCHEME, operator.target)
 
     def _names(self, indices: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self._lowered.operators[index].name for index in indices)

@@ -12,7 +12,7 @@ from qnnsweep.tasks.comparison.metrics import Pair, metric_template
 from qnnsweep.tasks.numerics.metrics import top1
 from qnnsweep.tasks.numerics.noise import lowest_snr
 from qnnsweep.tasks.numerics.operators import Compared, compare_values
-from qnnsweep.tasks.records import Blob, Capture, ExportedModel, LoweredProgram, OutputComparison
+from qnnsweep.tasks.records import Blob, CapturedMethod, ExportedMethod, LoweredMethod, OutputComparison
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.records.vocabulary import PREVIOUS_RUNG, RUNGS, Difference, Rung
 from qnnsweep.tasks.storage.store import Store
@@ -25,7 +25,7 @@ Tensors = Mapping[str, NDArray[Any]]
 class FinalOutputs:
     """The final outputs of one cell for all evaluation samples, rung by rung."""
 
-    exported: ExportedModel
+    exported: ExportedMethod
     eager: Tensors
     rungs: Mapping[Rung, Tensors]  # without the rungs that the host cannot compute
     refusals: Mapping[Rung, str]  # per rung that the host cannot compute, the reason
@@ -33,7 +33,7 @@ class FinalOutputs:
 
     @classmethod
     def of(
-        cls, lowered: LoweredProgram, capture: Capture, store: Store, diverged: frozenset[int] = frozenset()
+        cls, lowered: LoweredMethod, capture: CapturedMethod, store: Store, diverged: frozenset[int] = frozenset()
     ) -> "FinalOutputs":
         """Read the final outputs of all rungs."""
         exported = lowered.quantized.exported
@@ -92,7 +92,7 @@ class FinalOutputs:
                 subject = metric_template(None, index, sample, rung, "eager")
                 yield Pair(subject=subject, actual=actual, reference=self.eager[key], qparams=None)
 
-    def observer_effect(self, capture: Capture, store: Store) -> tuple[Difference | None, float | None]:
+    def observer_effect(self, capture: CapturedMethod, store: Store) -> tuple[Difference | None, float | None]:
         """Compare the debug program's final outputs with those of the shipping program: see `lowest_snr`."""
         if capture.outputs_debug is None:
             return None, None

@@ -2,32 +2,32 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.timing import EXECUTION, EventTimes, counted_in, event_times, warm_up_runs
 from qnnsweep.tasks.records import (
     Blob,
-    Capture,
+    CapturedMethod,
     DelegatedNode,
     Instruction,
     Launch,
-    LoweredProgram,
+    LoweredMethod,
     Operator,
     ProfiledEvent,
 )
-from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.backends.backend import Backend
 from qnnsweep.tasks.toolchain.readback.etdump import ETDump, read_etdump
 
 
-def profiled_events(lowered: LoweredProgram, capture: Capture, *, store: Store) -> tuple[ProfiledEvent, ...]:
+def profiled_events(
+    lowered: LoweredMethod, capture: CapturedMethod, backend: Backend, store: Store
+) -> tuple[ProfiledEvent, ...]:
     """Return the timed events of the shipping program, then those of the profile program. Warm-ups are left out.
 
     Raises EvidenceError if the number of inferences in a log is not the requested number.
     """
-    launches = {result.launch.name: result.launch for result in capture.execution.results}
+    launches = {result.launch.name: result.launch for result in capture.results}
     logs: dict[str, tuple[Blob, Blob | None]] = {"shipping": (capture.etdump, capture.outputs)}
     if capture.etdump_profile is not None:
         logs["profile"] = (capture.etdump_profile, capture.outputs_profile)
@@ -35,45 +35,20 @@ def profiled_events(lowered: LoweredProgram, capture: Capture, *, store: Store) 
         event
         for program, (log, outputs) in logs.items()
         for event in _ProgramLog(
-            lowered, launches[program], read_etdump(store.read(log)), same_outputs=outputs == capture.outputs
+            lowered, launches[program], read_etdump(store.read(log)), backend, same_outputs=outputs == capture.outputs
         ).events()
     )
 
 
-def _of_method(lowered: LoweredProgram, launch: Launch, log: ETDump) -> tuple[Launch, ETDump]:
-    """Return the launch and the log of one method. The log of a plan has the inferences of all methods.
-
-    The events of the loading of such a program are left out, because the log does not say whose they are.
-    """
-    if launch.driven is None:
-        return launch, log
-    name = lowered.quantized.exported.method or METHOD
-    steps = sorted(
-        (place.sequence, place.step, method.name == name)
-        for method in launch.driven
-        for place in method.positions or ()
-    )
-    executions = sorted({event.run for event in log.events if event.name == EXECUTION})
-    per_step = launch.warm_up + launch.iterations
-    if len(executions) != len(steps) * per_step:
-        raise EvidenceError(
-            f"the shipping program's etdump holds {len(executions)} inferences, but {len(steps) * per_step} were "
-            "requested; measure again with reuse=programs"
-        )
-    own_runs = {run for number, run in enumerate(executions) if steps[number // per_step][2]}
-    samples = sum(is_own for *_, is_own in steps)
-    events = tuple(event for event in log.events if event.run in own_runs)
-    return replace(launch, samples=samples), replace(log, events=events)
-
-
 class _ProgramLog:
-    """The log of one program, with the operators of its lowering."""
+    """The log of one program, with the operators of its method."""
 
-    def __init__(self, lowered: LoweredProgram, launch: Launch, log: ETDump, *, same_outputs: bool) -> None:
+    def __init__(
+        self, lowered: LoweredMethod, launch: Launch, log: ETDump, backend: Backend, *, same_outputs: bool
+    ) -> None:
         self._launch = launch
         self._same_outputs = same_outputs
         self._inferences, warm_ups = _timed(launch, log)
-        backend = backend_of(lowered.backend)
         self._events = event_times(
             log.events, without=warm_ups, clock=backend.clock, delegate_event=backend.delegate_event
         )

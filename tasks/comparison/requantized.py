@@ -12,13 +12,13 @@ from qnnsweep.tasks.comparison.parts import error_parts
 from qnnsweep.tasks.numerics.element_use import CapturedValue
 from qnnsweep.tasks.numerics.operators import compare_operator
 from qnnsweep.tasks.numerics.replay import Replayed, converted
-from qnnsweep.tasks.numerics.verdict import limits, verdict
-from qnnsweep.tasks.records import Gap, LoweredProgram, OperatorComparison
+from qnnsweep.tasks.numerics.verdict import EVERY_SCHEME, limits, verdict
+from qnnsweep.tasks.records import Gap, LoweredMethod, OperatorComparison
 from qnnsweep.tasks.records.options import ComparisonOptions
 
 
 def compare_requantized(
-    lowered: LoweredProgram,
+    lowered: LoweredMethod,
     evidence: Evidence,
     sample: int,
     options: ComparisonOptions,
@@ -47,7 +47,7 @@ def compare_requantized(
             error = converted(
                 value, on_own_grid(source, lowered.operators[tensor.source]).dequantized(), reference, used_mask
             )
-        allowed = limits(options.tolerances, lowered.quantized.scheme, operator.target)
+        allowed = limits(options.tolerances, EVERY_SCHEME, operator.target)
         row = replace(
             row,
             status=compared.status,

@@ -17,9 +17,16 @@ from qnnsweep.tasks.comparison.same_tokens import Read, other_methods
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.dequantize import quantize
 from qnnsweep.tasks.numerics.metrics import snr_db
-from qnnsweep.tasks.records import Capture, Driven, ExportedModel, LoweredProgram, StepComparison
-from qnnsweep.tasks.records.keys import METHOD, tensor_key
-from qnnsweep.tasks.records.methods import output_grid, results_of
+from qnnsweep.tasks.records import (
+    Capture,
+    CapturedMethod,
+    Driven,
+    LoweredMethod,
+    LoweredProgram,
+    PlannedStep,
+    StepComparison,
+)
+from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.records.vocabulary import StepOrigin
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import runner
@@ -47,17 +54,17 @@ class _Step:
 
 
 def compare_steps(
-    programs: Sequence[LoweredProgram], captures: Sequence[Capture], store: Store
+    lowered: LoweredProgram, capture: Capture, store: Store
 ) -> tuple[list[DeviceSteps | None], tuple[StepComparison, ...]]:
     """Return the steps of every method on the device, and the comparison of every step, sequence by sequence.
 
     Without states, there are no steps.
     """
-    methods = [_Method(lowered, capture, store) for lowered, capture in zip(programs, captures, strict=True)]
-    driven = programs[0].quantized.exported.driven
+    driven = lowered.model.driven
     if driven is None:
-        return [None] * len(programs), ()
-    sequences = _Sequences(json.loads(store.read(driven.plan)), driven, methods, load(store.read(driven.fixed)))
+        return [None] * len(lowered.methods), ()
+    methods = [_Method(*pair, store) for pair in zip(lowered.methods, capture.methods, strict=True)]
+    sequences = _Sequences(driven, methods, load(store.read(driven.fixed)))
     if driven.vocabulary is not None:
         sequences.vocabulary = json.loads(store.read(driven.vocabulary))
     device, eager = sequences.run(lambda method: method.device), sequences.run(lambda method: method.eager)
@@ -65,7 +72,7 @@ def compare_steps(
     stepped: dict[Place, Sequence[Array]] = {}
     steps: list[DeviceSteps | None] = []
     for method in methods:
-        positions = [(place.sequence, place.step) for place in method.driven.positions]
+        positions = [(place.sequence, place.step) for place in method.positions]
         stepped |= {place: method.run(device[place].inputs) for place in positions}
         outputs = {
             tensor_key(sample, index): output
@@ -75,7 +82,7 @@ def compare_steps(
         method.confirm_inputs([device[place].inputs for place in positions])
         after = frozenset(sample for sample, place in enumerate(positions) if place in diverged)
         steps.append(DeviceSteps(outputs=outputs, diverged=after))
-    others = other_methods(sequences.read_tokens(device), driven.links)
+    others = other_methods(sequences.read_tokens(device), driven.plan.links)
     return steps, tuple(
         replace(
             sequences.compared(place, device[place], eager[place], stepped[place], place in diverged),
@@ -89,19 +96,16 @@ def compare_steps(
 class _Method:
     """A method with its outputs on the device and in eager PyTorch's own run."""
 
-    def __init__(self, lowered: LoweredProgram, capture: Capture, store: Store) -> None:
-        self.exported: ExportedModel = lowered.quantized.exported
-        self.name = self.exported.method or METHOD
-        self.lowered = lowered
-        if self.exported.driven is None:
-            return
-        self.driven: Driven = self.exported.driven
+    def __init__(self, lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> None:
+        self.lowered, self.exported = lowered, lowered.exported
+        self.name = self.exported.name
+        self.positions = self.exported.positions or ()
         self.device: Mapping[str, Array] = load(store.read(capture.outputs))
         self.eager: Mapping[str, Array] = load(store.read(self.exported.outputs_eager))
         self.debug: Mapping[str, Array] = load(store.read(capture.outputs_debug)) if capture.outputs_debug else {}
         self.inputs: Mapping[str, Array] = load(store.read(capture.inputs)) if capture.inputs else {}
         self.run: Callable[[Sequence[Array]], list[Array]] = exported_function(self.exported, store)
-        self.sample = {(place.sequence, place.step): sample for sample, place in enumerate(self.driven.positions)}
+        self.sample = {(place.sequence, place.step): sample for sample, place in enumerate(self.positions)}
 
     def confirm_inputs(self, inputs: Sequence[Sequence[Array]]) -> None:
         """Raise EvidenceError if the inputs of a captured step on the device do not follow from its outputs."""
@@ -115,40 +119,20 @@ class _Method:
 class _Sequences:
     """The plan of all methods."""
 
-    def __init__(
-        self, plan: Mapping[str, Any], driven: Driven, methods: Sequence[_Method], fixed: Mapping[str, Array]
-    ) -> None:
-        self._driven = driven
+    def __init__(self, driven: Driven, methods: Sequence[_Method], fixed: Mapping[str, Array]) -> None:
+        self._driven, self._plan, self._fixed = driven, driven.plan, fixed
         self.vocabulary: Sequence[str] = ()
         self._methods = {method.name: method for method in methods}
-        self._token = plan["token"]
-        self._written: dict[str, list[int]] = {name: [] for name in self._methods}
-        for link in driven.links:
-            self._written[link.method].append(link.output)
-        self._plan = {
-            **plan,
-            "sequences": [
-                [
-                    {
-                        **step,
-                        "dump": False,
-                        "inputs": [name and fixed[f"{sequence}/{number}/{name}"] for name in step["inputs"]],
-                    }
-                    for number, step in enumerate(listed)
-                ]
-                for sequence, listed in enumerate(plan["sequences"])
-            ],
-        }
 
     def run(self, outputs_of: Callable[[_Method], Mapping[str, Array]]) -> dict[Place, _Step]:
         """Return the steps of a run whose outputs are known."""
 
-        def read(name: str, index: int, array: Array | None) -> Array:
+        def read(name: str, index: int, key: str | None) -> Array:
             spec = self._methods[name].exported.inputs[index]
-            return np.zeros(spec.shape, spec.dtype) if array is None else array.copy()
+            return np.zeros(spec.shape, spec.dtype) if key is None else self._fixed[key].copy()
 
-        def call(place: Place, step: Mapping[str, Any], _: runner.Arrays) -> list[Array]:
-            method = self._methods[step["method"]]
+        def call(place: Place, step: PlannedStep, _: runner.Arrays) -> list[Array]:
+            method = self._methods[step.method]
             sample, count = method.sample[place], len(method.exported.outputs)
             return [outputs_of(method)[tensor_key(sample, index)] for index in range(count)]
 
@@ -161,7 +145,7 @@ class _Sequences:
         differs: set[int] = set()  # the sequences whose last token differs
         for sequence, number in device:
             previous = (sequence, number - 1)
-            if previous in after or (sequence in differs and self._reads_token(sequence, number)):
+            if previous in after or (sequence in differs and self._reads_token((sequence, number))):
                 after.add((sequence, number))
             differs.discard(sequence)
             if device[sequence, number].token != eager[sequence, number].token:
@@ -171,16 +155,22 @@ class _Sequences:
     def read_tokens(self, steps: Mapping[Place, _Step]) -> Iterator[Read]:
         """Yield every step with the tokens that it read, if the model has a driver."""
         for place, step in steps.items():
-            planned = self._plan["sequences"][place[0]][place[1]]
-            index = self._token["input"].get(planned["method"]) if self._token else None
+            planned = self._planned(place)
+            index = self._position(planned, "input")
             if index is not None:
-                tokens = step.inputs[index].reshape(-1)[: planned["keep"]].tolist()
-                yield place, planned["method"], tokens, step.outputs, planned["keep"]
+                tokens = step.inputs[index].reshape(-1)[: planned.keep].tolist()
+                yield place, planned.method, tokens, step.outputs, planned.keep
 
-    def _reads_token(self, sequence: int, number: int) -> bool:
-        step = self._plan["sequences"][sequence][number]
-        index = self._token["input"].get(step["method"]) if self._token else None
-        return index is not None and step["inputs"][index] is None
+    def _reads_token(self, place: Place) -> bool:
+        step = self._planned(place)
+        index = self._position(step, "input")
+        return index is not None and step.inputs[index] is None
+
+    def _planned(self, place: Place) -> PlannedStep:
+        return self._plan.sequences[place[0]][place[1]]
+
+    def _position(self, step: PlannedStep, side: str) -> int | None:
+        return runner.token_position(self._plan, step.method, side)
 
     def _text(self, token: int | None) -> str | None:
         return None if token is None or token >= len(self.vocabulary) else self.vocabulary[token]
@@ -188,11 +178,11 @@ class _Sequences:
     def compared(
         self, place: Place, device: _Step, eager: _Step, stepped: Sequence[Array], diverged: bool
     ) -> StepComparison:
-        step = self._plan["sequences"][place[0]][place[1]]
-        method, keep = self._methods[step["method"]], step["keep"]
-        written = dict.fromkeys(self._written[method.name])
-        scores = self._token["output"].get(method.name) if self._token else None
-        result = results_of(method.exported)[0] if scores is None else scores
+        step = self._planned(place)
+        method, keep = self._methods[step.method], step.keep
+        written = method.exported.states or ()
+        scores = self._position(step, "output")
+        result = method.exported.results[0] if scores is None else scores
         rows = slice(None) if keep is None or scores is None else slice(keep)
         values = [_rows(outputs[result], rows) for outputs in (device.outputs, eager.outputs, stepped)]
         states = [[outputs[index] for index in written] for outputs in (device.outputs, eager.outputs, stepped)]
@@ -223,7 +213,7 @@ class _Sequences:
             state_total_snr_db=state_total,
             state_introduced_snr_db=state_introduced,
             origin=_origin(diverged, (total, introduced, inherited), (state_total, state_introduced, state_inherited)),
-            at_ends=_at_ends(method, device.outputs, [*written]),
+            at_ends=_at_ends(method, device.outputs, written),
             debug_introduced_snr_db=None if debug is None else snr_db(_rows(debug, rows), values[2]),
         )
 
@@ -268,7 +258,7 @@ def _at_ends(method: _Method, outputs: Sequence[Array], written: Sequence[int]) 
     """Return the share of the elements of the written states that have the first or the last code of their grid."""
     ends = size = 0
     for index in written:
-        qparams = output_grid(method.lowered, index)
+        qparams = method.lowered.output_grid(index)
         if qparams is not None:
             codes = quantize(outputs[index], qparams)
             ends, size = ends + int(np.isin(codes, (qparams.quant_min, qparams.quant_max)).sum()), size + codes.size

@@ -9,12 +9,12 @@ from qnnsweep.tasks.comparison.evidence import Evidence
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.operators import to_reference_layout_and_scale
-from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.records import CapturedMethod, LoweredMethod
 from qnnsweep.tasks.storage.store import Store
 
 
 def operator_tensors(
-    lowered: LoweredProgram, capture: Capture, operator: str, sample: int, store: Store
+    lowered: LoweredMethod, capture: CapturedMethod, operator: str, sample: int, store: Store
 ) -> dict[str, NDArray[Any]]:
     """Return the tensors of an operator in PyTorch's layout, by name.
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from qnnsweep.tasks.numerics.element_use import Array, Kernels
-from qnnsweep.tasks.records import LoweredProgram
+from qnnsweep.tasks.records import LoweredMethod
 from qnnsweep.tasks.storage.store import Store
 
 Errors = NDArray[np.float32]
@@ -25,7 +25,7 @@ class WeightErrors:
     """The names of the operators that dequantize a constant whose float tensor is not known."""
 
 
-def weight_errors(lowered: LoweredProgram, store: Store, kernels: Kernels) -> WeightErrors:
+def weight_errors(lowered: LoweredMethod, store: Store, kernels: Kernels) -> WeightErrors:
     """Return the rounding error of every quantized weight and bias. A float scheme has none.
 
     `kernels`: the edge graph's kernels, on any inputs. The float tensor of an operator is unknown if pt2e did not store

@@ -5,7 +5,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
@@ -15,9 +14,8 @@ from qnnsweep.tasks.devices.device import Device
 from qnnsweep.tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file, step_input_file, step_output_file
 from qnnsweep.tasks.devices.transport import batches
 from qnnsweep.tasks.errors import DeviceError, EvidenceError
-from qnnsweep.tasks.records import Blob, Capture, Execution, LaunchedMethod, LaunchResult
-from qnnsweep.tasks.records.keys import METHOD, tensor_key
-from qnnsweep.tasks.records.methods import of_methods
+from qnnsweep.tasks.records import Blob, Capture, CapturedMethod, Execution, LaunchedMethod, LaunchResult, TensorSpec
+from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 
 _MOST_FLATBUFFER_BYTES = 2**31
@@ -32,33 +30,26 @@ def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
     The files are removed from the device when the lease ends. Raises DeviceError if the channel fails, and
     EvidenceError if a file is missing, damaged or of the wrong size.
     """
-    methods: dict[str, LaunchedMethod | None] = {}
-    results: defaultdict[str, list[LaunchResult]] = defaultdict(list)
+    methods: dict[str | None, LaunchedMethod] = {}
+    results: defaultdict[str | None, list[LaunchResult]] = defaultdict(list)
     for result in execution.results:
-        for method in (result.launch.method,) if result.launch.driven is None else result.launch.driven:
-            name = METHOD if method is None else method.name
-            methods.setdefault(name, method)
-            results[name].append(result)
-    return of_methods(
-        _capture(
-            replace(execution, results=tuple(results[name]), outputs=method.outputs if method else execution.outputs),
-            method,
-            device,
-            store,
-        )
-        for name, method in methods.items()
+        for method in result.launch.methods:
+            methods.setdefault(method.name, method)
+            results[method.name].append(result)
+    return Capture(
+        device=execution.device,
+        bytes_sent=execution.bytes_sent,
+        methods=tuple(_captured(results[name], method, device, store) for name, method in methods.items()),
     )
 
 
-def _capture(execution: Execution, method: LaunchedMethod | None, device: Device, store: Store) -> Capture:
+def _captured(results: list[LaunchResult], method: LaunchedMethod, device: Device, store: Store) -> CapturedMethod:
     """Pull the files of the launches of one method."""
-    pulled = {
-        result.launch.name: _pull(execution, result, _output_files(execution, result, method), device, store)
-        for result in execution.results
-    }
+    launches = {result.launch.name: result for result in results}
+    pulled = {name: _pull(result, method, device, store) for name, result in launches.items()}
     shipping, debug, profile = pulled["shipping"], pulled.get("debug"), pulled.get("profile")
-    return Capture(
-        execution=execution,
+    return CapturedMethod(
+        results=tuple(results),
         outputs=shipping[0],
         outputs_debug=debug[0] if debug else None,
         etdump=shipping[1],
@@ -66,13 +57,12 @@ def _capture(execution: Execution, method: LaunchedMethod | None, device: Device
         debug_buffer=debug[2] if debug else None,
         outputs_profile=profile[0] if profile else None,
         etdump_profile=profile[1] if profile else None,
-        inputs=_inputs(execution, method, device, store) if method and method.inputs and debug else None,
+        inputs=_inputs(launches, method, device, store) if method.inputs and debug else None,
     )
 
 
-def _inputs(execution: Execution, method: LaunchedMethod, device: Device, store: Store) -> Blob:
+def _inputs(launches: Mapping[str, LaunchResult], method: LaunchedMethod, device: Device, store: Store) -> Blob:
     """Pull the inputs of the steps whose operators were captured, and store them."""
-    launches = {result.launch.name: result for result in execution.results}
     captured = enumerate((method.positions or ())[: launches["debug"].launch.samples])
     files = {
         step_input_file(place, index): (tensor_key(sample, spec.name), spec)
@@ -87,29 +77,26 @@ def _inputs(execution: Execution, method: LaunchedMethod, device: Device, store:
         for name, (key, spec) in files.items():
             data = (folder / "launch" / name).read_bytes()
             _confirm(name, hashlib.sha256(data).hexdigest(), digests, device)
-            if len(data) != (expected := math.prod(spec.shape) * np.dtype(spec.dtype).itemsize):
+            if len(data) != (expected := _expected_bytes(spec)):
                 raise EvidenceError(f"{name} ({spec.name}) has {len(data)} bytes, but {expected} were expected")
             tensors[key] = np.frombuffer(data, spec.dtype).reshape(spec.shape)
     return store.put_bytes(save(tensors))
 
 
-def _output_files(
-    execution: Execution, result: LaunchResult, method: LaunchedMethod | None
-) -> dict[str, tuple[int, int]]:
+def _output_files(result: LaunchResult, method: LaunchedMethod) -> dict[str, tuple[int, int]]:
     """Map the files of a method's outputs to their samples and indices."""
-    indices = range(len(execution.outputs))
-    if result.launch.driven is not None and method is not None:
+    indices = range(len(method.outputs))
+    if result.launch.driven:
         positions = enumerate(method.positions or ())
         return {step_output_file(place, index): (sample, index) for sample, place in positions for index in indices}
     samples = range(result.launch.samples)
     return {output_file(sample, index): (sample, index) for sample in samples for index in indices}
 
 
-def _pull(
-    execution: Execution, result: LaunchResult, outputs: Mapping[str, tuple[int, int]], device: Device, store: Store
-) -> tuple[Blob, Blob, Blob | None]:
-    """Pull the outputs, the etdump and the debug buffer of one launch, and store them."""
-    limits = {name: _expected_bytes(execution, index) for name, (_, index) in outputs.items()}
+def _pull(result: LaunchResult, method: LaunchedMethod, device: Device, store: Store) -> tuple[Blob, Blob, Blob | None]:
+    """Pull the outputs, the etdump and the debug buffer of one launch of a method, and store them."""
+    outputs = _output_files(result, method)
+    limits = {name: _expected_bytes(method.outputs[index]) for name, (_, index) in outputs.items()}
     limits[ETDUMP] = _MOST_FLATBUFFER_BYTES
     if result.launch.debug:
         limits[DEBUG_OUTPUT] = result.launch.debug_buffer_bytes
@@ -117,7 +104,7 @@ def _pull(
     sizes = _sizes(result, [*limits], device)
     for name, size in sizes.items():
         if name in outputs:
-            _confirm_size(size, execution, outputs[name][1])
+            _confirm_size(size, method, outputs[name][1])
         elif size > limits[name]:
             raise EvidenceError(f"{device.name}: {name} has {size} bytes, but at most {limits[name]} were expected")
     tensors: dict[str, np.ndarray] = {}
@@ -130,7 +117,7 @@ def _pull(
                 data = arrived.read_bytes()
                 _confirm(name, hashlib.sha256(data).hexdigest(), digests, device)
                 sample, index = outputs[name]
-                spec = execution.outputs[index]
+                spec = method.outputs[index]
                 tensors[tensor_key(sample, index)] = np.frombuffer(data, spec.dtype).reshape(spec.shape)
             else:  # a debug buffer may be larger than memory
                 blobs[name] = store.put_file(arrived)
@@ -170,13 +157,13 @@ def _per_file(
     return matches
 
 
-def _expected_bytes(execution: Execution, index: int) -> int:
-    spec = execution.outputs[index]
+def _expected_bytes(spec: TensorSpec) -> int:
     return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
 
 
-def _confirm_size(size: int, execution: Execution, index: int) -> None:
-    spec, expected = execution.outputs[index], _expected_bytes(execution, index)
+def _confirm_size(size: int, method: LaunchedMethod, index: int) -> None:
+    spec = method.outputs[index]
+    expected = _expected_bytes(spec)
     if size != expected:
         raise EvidenceError(
             f"output {index} ({spec.name}) has {size} bytes; {spec.dtype}{list(spec.shape)} has {expected}"

@@ -30,9 +30,7 @@ _RESPONSE_S = 20.0
 def execute(deployment: Deployment, *, device: Device, store: Store) -> Execution:
     """Start the runner once per launch. Raises RunnerFailed if the runner fails, DeviceError if the channel fails."""
     results = tuple(_launch(deployment, launch, device, store) for launch in deployment.bundle.launches)
-    return Execution(
-        device=device.name, results=results, outputs=deployment.bundle.outputs, bytes_sent=deployment.bytes_sent
-    )
+    return Execution(device=device.name, results=results, bytes_sent=deployment.bytes_sent)
 
 
 def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store) -> LaunchResult:

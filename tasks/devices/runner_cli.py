@@ -26,7 +26,7 @@ def runner_arguments(launch: Launch) -> list[str]:
     """Return the flags of `qnn_executor_runner`. All paths, including outputs, are relative to the launch's folder."""
     flags = [
         f"--model_path={blob_path(launch.program)}",
-        f"--{'input_list' if launch.driven is None else 'plan'}_path={blob_path(launch.input_list)}",
+        f"--{'plan' if launch.driven else 'input_list'}_path={blob_path(launch.input_list)}",
         f"--output_folder_path={OUTPUT_FOLDER}",
         f"--etdump_path={ETDUMP}",
         f"--iteration={launch.iterations}",
@@ -34,7 +34,7 @@ def runner_arguments(launch: Launch) -> list[str]:
         f"--htp_performance_mode={launch.performance_mode}",
     ]
     if launch.method is not None:
-        flags.append(f"--method_index={launch.method.index}")
+        flags.append(f"--method_index={launch.methods[0].index}")
     if launch.debug:
         flags += [
             "--dump_intermediate_outputs",

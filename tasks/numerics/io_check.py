@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qnnsweep.tasks.numerics.io_mistakes import layouts, orders
-from qnnsweep.tasks.records import ExportedModel, IoCheck, TensorSpec
+from qnnsweep.tasks.records import ExportedMethod, IoCheck, TensorSpec
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.records.vocabulary import ProbeSide, ProbeStatus
 
@@ -30,7 +30,7 @@ _FEWEST_ON_A_LINE = 8  # no line is fitted to fewer distinct elements
 _LARGEST = 1e100  # no line is fitted to larger elements
 
 
-def check_io(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device: Tensors) -> tuple[IoCheck, ...]:
+def check_io(exported: ExportedMethod, eager: Tensors, mistaken: Tensors, device: Tensors) -> tuple[IoCheck, ...]:
     """Return one result per possible mistake.
 
     `eager` and `device`: final outputs with keys `<sample>/<output index>`. `mistaken`: eager PyTorch's outputs after
@@ -42,7 +42,7 @@ def check_io(exported: ExportedModel, eager: Tensors, mistaken: Tensors, device:
         return (*_check_inputs(exported, mistaken, actual, right), *_check_outputs(exported.outputs, actual, right))
 
 
-def _check_inputs(exported: ExportedModel, mistaken: Tensors, actual: Outputs, right: Outputs) -> Iterator[IoCheck]:
+def _check_inputs(exported: ExportedMethod, mistaken: Tensors, actual: Outputs, right: Outputs) -> Iterator[IoCheck]:
     for index, mistake in enumerate(exported.input_mistakes):
         sample = mistake.sample
         if mistake.refused is not None:

@@ -14,6 +14,10 @@ _CHANNEL_DB = 15  # a single channel may have an SNR lower than the whole value 
 _SIGNIFICANT = 3  # standard errors
 
 
+EVERY_SCHEME = "*"
+"""The scheme of the tolerances that `of_scheme` returns."""
+
+
 def limits(operators: Mapping[str, OperatorTolerance], scheme: str, target: str) -> OperatorTolerance:
     """Return one operator's tolerance: `<scheme>/<target>`, else `*/<target>`, else `<scheme>`, else `*`, else none."""
     for key in (f"{scheme}/{target}", f"*/{target}", scheme, "*"):

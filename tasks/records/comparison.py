@@ -341,7 +341,7 @@ class Comparison:
     outputs: tuple[OutputComparison, ...]
     operators: tuple[OperatorComparison, ...]  # against the edge graph
     requantized: tuple[OperatorComparison, ...] = ()  # values that a delegate converted to another grid
-    profile: tuple[ProfiledEvent, ...]
+    profile: tuple[ProfiledEvent, ...] = ()
     observer_effect: Difference | None = None  # debug against shipping program; None if there is no debug program
     observer_effect_snr_db: float | None  # None unless `observer_effect` is `finite`
     metrics: tuple[MetricValue, ...] = ()

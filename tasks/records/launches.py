@@ -9,9 +9,9 @@ from qnnsweep.tasks.records.vocabulary import ProgramName
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchedMethod:
-    """One of several methods of a program."""
+    """A method of a program that is launched."""
 
-    name: str
+    name: str | None  # None for a program's only method, forward
     index: int  # its position in the program
     outputs: tuple[TensorSpec, ...]
     positions: tuple[Place, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # of its samples in a plan
@@ -34,19 +34,23 @@ class Launch:
     iterations: int
     warm_up: int
     performance_mode: int = 0  # the runner's `--htp_performance_mode`
-    method: LaunchedMethod | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None: its only method, forward
+    methods: tuple[LaunchedMethod, ...]  # those of the plan, or one
+    driven: bool = False
 
-    driven: tuple[LaunchedMethod, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # of the plan
+    @property
+    def method(self) -> str | None:
+        """The name of the only method that is run; None if it has no name, or for a plan."""
+        return None if self.driven else self.methods[0].name
 
     @property
     def title(self) -> str:
         """The launch's name in a message."""
-        return f"{self.name} program" if self.method is None else f"{self.name} program's method {self.method.name}"
+        return f"{self.name} program" if self.method is None else f"{self.name} program's method {self.method}"
 
     @property
     def folder(self) -> str:
         """The name of the launch's folder."""
-        return self.name if self.method is None else f"{self.name}-{self.method.name}"
+        return self.name if self.method is None else f"{self.name}-{self.method}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +60,6 @@ class Bundle:
     runner: Blob
     blobs: tuple[Blob, ...]  # all blobs, including the runner, each once
     launches: tuple[Launch, ...]
-    outputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,15 +102,14 @@ class Execution:
 
     device: str
     results: tuple[LaunchResult, ...]
-    outputs: tuple[TensorSpec, ...]
     bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)  # sent before the launches; 0 if no blob was missing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Capture:
-    """The files from a device, verified on arrival. The outputs are safetensors with keys `<sample>/<output index>`."""
+class CapturedMethod:
+    """The files of one method. The outputs are safetensors with keys `<sample>/<output index>`."""
 
-    execution: Execution
+    results: tuple[LaunchResult, ...]  # of the launches that ran the method
     outputs: Blob
     outputs_debug: Blob | None
     etdump: Blob  # the log of the shipping program; the times of the debug program do not count
@@ -117,4 +119,18 @@ class Capture:
     etdump_profile: Blob | None = None
     # In a plan: what the captured steps read; safetensors, keys `<sample>/<input name>`.
     inputs: Blob | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Capture:
+    """The files from a device, verified on arrival, method by method."""
+
+    device: str
+    bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)
+    methods: tuple[CapturedMethod, ...]
     measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # an earlier run if the capture is reused
+
+    @property
+    def results(self) -> tuple[LaunchResult, ...]:
+        """The results of all launches, each once. One launch can be that of all methods."""
+        return tuple(dict.fromkeys(result for method in self.methods for result in method.results))

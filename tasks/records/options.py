@@ -24,7 +24,7 @@ class LoweringOptions:
 class ComparisonOptions:
     """The options of `compare`.
 
-    `tolerances`: the tolerances of operators, with the same keys as `tolerance.operators`.
+    `tolerances`: the tolerances of operators, of one scheme; see `qnnsweep.tasks.numerics.verdict.of_scheme`.
     `replay`: run operators again on the device's own inputs, to separate introduced from inherited error.
     `budget`: compute the shares of the final outputs' errors; it needs the replay.
     `metrics`: the metrics that are computed in addition to those of every row. Each is a name in

@@ -8,6 +8,7 @@ None, so that a new field does not change the digests of records without it.
 from dataclasses import dataclass, field
 from typing import Any
 
+from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.records.program import ProgramCheck, ProgramFacts
 from qnnsweep.tasks.records.vocabulary import OperatorStatus, Reference
 
@@ -102,20 +103,66 @@ class StateLink:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TokenRule:
+    """The output of a method that has the scores of the next token, and the input that gets the token before it."""
+
+    method: str
+    output: int | None
+    input: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedStep:
+    """A step of a sequence.
+
+    `inputs` has the key of each input's value in `Driven.fixed`, in the plan of a bundle the path of the file with the
+    value, and None for a state or a token.
+    """
+
+    method: str
+    inputs: tuple[str | None, ...]
+    keep: int | None  # the number of new columns that count; None for all
+    dump: bool = False  # whether the runner writes the inputs of the step to files
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepPlan:
+    """The steps of every sequence, with the links between them. As JSON, it is the plan of the runner."""
+
+    links: tuple[StateLink, ...]
+    tokens: tuple[TokenRule, ...]  # one per method that has the input or the output; none without a driver
+    sequences: tuple[tuple[PlannedStep, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Driven:
     """The sequences of a model with states, whose steps are the samples of its methods.
 
-    `links`, `plan` and `fixed` are those of all methods. `plan` has the links and the steps of every sequence as JSON
-    (`qnnsweep.tasks.toolchain.runner`). `fixed` has the inputs that are no outputs of earlier steps, with the key
-    `<sequence>/<step>/<input name>`.
+    `fixed` has the inputs that are no outputs of earlier steps, with the key `<sequence>/<step>/<input name>`.
     """
 
-    links: tuple[StateLink, ...]
-    plan: Blob
+    plan: StepPlan
     fixed: Blob
     names: tuple[str, ...]  # of the sequences
-    positions: tuple[Place, ...]  # one per sample of the method
     vocabulary: Blob | None = None  # the texts of the tokens, as a list in JSON
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFacts:
+    """The facts of a whole model. The records of all stages up to `lower` have them."""
+
+    name: str = field(metadata=IDENTITY_NEUTRAL)  # when it was exported
+    weights: str  # origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`
+    driven: Driven | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a model without states
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageCall:
+    """A call of the toolchain that made a record."""
+
+    stage: str
+    seconds: float
+    log: Blob | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,15 +177,15 @@ class OperatorCall:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExportedModel:
-    """A model exported by torch.export, its inputs, and its outputs on the host.
+class ExportedMethod:
+    """A method of a model exported by torch.export, its inputs, and its outputs on the host.
 
     The tensors are in safetensors files. `calibration` and `evaluation` have the keys `<sample>/<tensor name>`.
     `outputs_eager` (of eager PyTorch) and `outputs_exported` (of the exported program) have the keys
     `<sample>/<output index>`.
     """
 
-    model: str = field(metadata=IDENTITY_NEUTRAL)  # the model's name when it was exported
+    method: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a program's only method, forward
     program: Blob
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -151,16 +198,34 @@ class ExportedModel:
     outputs_exported: Blob
     input_mistakes: tuple[InputMistake, ...]
     mistaken_outputs: Blob  # of eager PyTorch after each mistake; safetensors, keys `<mistake index>/<output index>`
-    method: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a program's only method, forward
-    driven: Driven | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a model without states
-    weights: str  # origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`
+    # Of a model with states: the places of the samples, and the positions of the outputs that are states.
+    positions: tuple[Place, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+    states: tuple[int, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
     calls: tuple[OperatorCall, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)  # distinct, in the graph's order
-    log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
-    seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
+
+    @property
+    def name(self) -> str:
+        """The method's name in the program."""
+        return self.method or METHOD
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """The positions of the outputs that are no states; of all outputs if every output is a state."""
+        outputs = tuple(range(len(self.outputs)))
+        return tuple(output for output in outputs if output not in (self.states or ())) or outputs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QuantizedModel:
+class ExportedModel:
+    """An exported model: its methods, in the order of its configuration, and the call that exported it."""
+
+    model: ModelFacts
+    methods: tuple[ExportedMethod, ...]
+    made: tuple[StageCall, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizedMethod:
     """The graph to lower: the graph that pt2e converted (quantized scheme) or the exported program (float scheme).
 
     `float_weights` has the weights and biases before they were rounded, in float32 (safetensors). The key of a tensor
@@ -168,14 +233,25 @@ class QuantizedModel:
     tensor has this name in `source_nodes`.
     """
 
-    exported: ExportedModel
-    scheme: str = field(metadata=IDENTITY_NEUTRAL)  # the scheme's name when the model was quantized
+    exported: ExportedMethod
     program: Blob
-    quantized: bool
     outputs_quantized: Blob  # on the host; safetensors, keys `<sample>/<output index>`
     float_weights: Blob | None = None  # None for a float scheme
-    log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
-    seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QuantizedModel:
+    """A quantized model: its methods, and the calls that exported and quantized it."""
+
+    model: ModelFacts
+    methods: tuple[QuantizedMethod, ...]
+    made: tuple[StageCall, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
+
+    @property
+    def exported(self) -> ExportedModel:
+        """The exported model that was quantized."""
+        methods = tuple(method.exported for method in self.methods)
+        return ExportedModel(model=self.model, methods=methods, made=self.made[:1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,8 +379,8 @@ class OtherReference:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoweredProgram:
-    """A compiled cell: the shipping program, its debug and profile programs, and the facts about them.
+class LoweredMethod:
+    """A method of a compiled cell: its debug and profile programs, and the facts about it.
 
     `reference_calls` and `reference_constants` store the edge graph: the calls of its operators, and the constants of
     these calls. `reference` has the value of every operator in the edge graph, except constants, for the first
@@ -312,13 +388,9 @@ class LoweredProgram:
     outputs of the edge graph for all samples, and `outputs_designed` those of the rung `designed`.
     """
 
-    quantized: QuantizedModel
-    backend: str
-    soc: str | None
-    program: Blob
+    quantized: QuantizedMethod
     debug_program: Blob | None
     debug_unavailable: str | None  # the toolchain's reason why there is no debug program; None if there is one
-    bundled_program: Blob | None
     etrecord: Blob | None
     input_qparams: tuple[Quantization | None, ...]  # one per input of the model; None for an unquantized input
     # Of a model with states: per output, the index of its operator.
@@ -339,11 +411,38 @@ class LoweredProgram:
     debug_buffer_bytes: int  # the most bytes that one execution of the debug program logs, by the tensors' metadata
     facts: ProgramFacts  # of the shipping program, read back from its bytes
     debug_facts: ProgramFacts | None
-    checks: tuple[ProgramCheck, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)  # of the facts against the request
     instructions: tuple[Instruction, ...] = ()  # of the shipping program
     profile: ProfileProgram | None = None  # None if it was not requested
     references: tuple[OtherReference, ...] = ()  # the requested references
     requantized: tuple[RequantizedTensor, ...] = ()  # of the debug program
-    log: Blob | None = field(default=None, metadata=IDENTITY_NEUTRAL)
-    seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
-    edge_seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)  # shared by the SoCs that were lowered together
+
+    @property
+    def exported(self) -> ExportedMethod:
+        """The exported method that was quantized and lowered."""
+        return self.quantized.exported
+
+    def output_grid(self, output: int) -> Quantization | None:
+        """Return the grid of an output of a method with states; None if it has none."""
+        index = self.output_operators[output] if self.output_operators else None
+        return None if index is None else self.operators[index].quantization
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoweredProgram:
+    """A compiled cell: the shipping program with all methods, the methods, and the calls that made it."""
+
+    model: ModelFacts
+    scheme: str = field(metadata=IDENTITY_NEUTRAL)  # the scheme's name when the program was lowered
+    backend: str
+    soc: str | None
+    program: Blob
+    bundled_program: Blob | None
+    methods: tuple[LoweredMethod, ...]
+    checks: tuple[ProgramCheck, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)  # of the facts against the request
+    made: tuple[StageCall, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
+
+    @property
+    def quantized(self) -> QuantizedModel:
+        """The quantized model that was lowered."""
+        methods = tuple(method.quantized for method in self.methods)
+        return QuantizedModel(model=self.model, methods=methods, made=self.made[:2])

@@ -63,10 +63,11 @@ def candidates(
     output = worst_output(comparison)
     if scheme.precision is not Precision.quantized or output is None:
         return []
+    (method,) = lowered.methods
     parts = energies(comparison.budget, output)
-    search = _Search(operator_facts(comparison, lowered), parts, scheme, lowered.program.size)
+    search = _Search(operator_facts(comparison, method), parts, scheme, lowered.program.size)
     offered = [candidate for family in FAMILIES for candidate in search.candidates(family, most_bytes)]
-    offered += search.with_all_samples(lowered.quantized.exported.calibration_samples)
+    offered += search.with_all_samples(method.exported.calibration_samples)
     return sorted(offered, key=lambda candidate: -candidate.predicted_db / candidate.cost)
 
 

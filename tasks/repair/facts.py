@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qnnsweep.tasks.records import BiasUse, Comparison, LoweredProgram, Operator, OperatorComparison
+from qnnsweep.tasks.records import BiasUse, Comparison, LoweredMethod, Operator, OperatorComparison
 
 _CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.relu")
 
@@ -60,7 +60,7 @@ class OperatorFacts:
         return (qparams.quant_min - zero_point) * scale, (qparams.quant_max - zero_point) * scale
 
 
-def operator_facts(comparison: Comparison, lowered: LoweredProgram) -> dict[str, OperatorFacts]:
+def operator_facts(comparison: Comparison, lowered: LoweredMethod) -> dict[str, OperatorFacts]:
     """Return the facts about every operator that computes something, by the operators' names."""
     rows: dict[int, list[OperatorComparison]] = defaultdict(list)
     for row in comparison.operators:

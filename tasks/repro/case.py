@@ -13,7 +13,7 @@ from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.device_run import CHAIN, DeviceRun
 from qnnsweep.tasks.numerics.element_use import CapturedValue, ElementUse, Value
 from qnnsweep.tasks.numerics.introduced import Difference, introduced_error
-from qnnsweep.tasks.records import Capture, LoweredProgram, Operator, Quantization
+from qnnsweep.tasks.records import CapturedMethod, LoweredMethod, Operator, Quantization
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, read_graph
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
@@ -68,7 +68,7 @@ class Case:
 
 
 def read_case(
-    lowered: LoweredProgram, capture: Capture, name: str, sample: int, reported: float | None, store: Store
+    lowered: LoweredMethod, capture: CapturedMethod, name: str, sample: int, reported: float | None, store: Store
 ) -> Case:
     """Return the case of an operator. `reported`: its error in the tables of the run.
 

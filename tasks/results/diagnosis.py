@@ -54,20 +54,20 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
     if cell.comparison is None or judged.finals is None:
         words = judged.reason or (str(cell.error) if cell.error else "no result")
         return f"{judged.outcome} in {cell.stage}: {_first_line(words)}" if cell.stage else _first_line(words)
-    sentences = _sentences(cell.comparison, judged.finals, cell.lowered.debug_unavailable if cell.lowered else None)
+    sentences = _sentences(cell.comparison, judged.finals, cell.lowered)
     return " ".join([*sentences, *_cure(cell.comparison, cell.lowered, cell.request.scheme)])
 
 
 def _cure(comparison: Comparison, lowered: LoweredProgram | None, scheme: SchemeConfig) -> Iterator[str]:
     """Yield a sentence about the change of the scheme that `qnnsweep repair` would try first."""
-    if lowered is None or lowered.quantized.exported.method is not None:
+    if lowered is None or lowered.methods[0].exported.method is not None:
         return  # the candidates are those of a program with one method
     first = next(iter(candidates(comparison, lowered, scheme)), None)
     if first is not None:
         yield f"The first cure to try is {first.description}: {first.predicted_db:+.1f} dB are predicted."
 
 
-def _sentences(comparison: Comparison, measured: Finals, unavailable: str | None) -> Iterator[str]:
+def _sentences(comparison: Comparison, measured: Finals, lowered: LoweredProgram | None) -> Iterator[str]:
     device = [row for row in on_device(comparison) if row.status != "diverged"]
     worst = min(device, key=lambda row: row.gap.snr_db if row.gap.snr_db is not None else float("inf"), default=None)
     if worst is None:
@@ -94,8 +94,19 @@ def _sentences(comparison: Comparison, measured: Finals, unavailable: str | None
     elif measured.device_difference == "none":
         yield "The device computes what the same program computes on the host, bit by bit."
     yield from step_sentences(comparison.steps)
+    yield from _without_operators(comparison, lowered)
+
+
+def _without_operators(comparison: Comparison, lowered: LoweredProgram | None) -> Iterator[str]:
+    """Yield a sentence about the methods without a debug program, or about the whole program if all are without."""
+    methods = lowered.methods if lowered else ()
+    reasons = {method.exported.name: method.debug_unavailable for method in methods if method.debug_unavailable}
     if not comparison.operators:
-        yield f"Without operators, the causes are unknown{': ' + unavailable if unavailable else ''}."
+        why = "; ".join(dict.fromkeys(reasons.values()))
+        yield f"Without operators, the causes are unknown{': ' + why if why else ''}."
+        return
+    for name, reason in reasons.items():
+        yield f"Without the operators of {name}, the causes of its error are unknown: {reason}."
 
 
 def _where(comparison: Comparison, output: OutputComparison) -> str:

@@ -23,7 +23,6 @@ from qnnsweep.tasks.records import (
     Toolchain,
 )
 from qnnsweep.tasks.records.cell_rows import Finals, Limits
-from qnnsweep.tasks.records.methods import methods_of
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, Outcome
 
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError, MachineFault)
@@ -96,8 +95,8 @@ def _outcome(cell: CellResult, shortfalls: Sequence[str]) -> tuple[Outcome, str 
 
 def _unavailable(cell: CellResult) -> Iterator[str]:
     """Yield the reason for each program, debug or profile, that was requested but is missing."""
-    for lowered in methods_of(cell.lowered) if cell.lowered else ():
-        method = lowered.quantized.exported.method
+    for lowered in cell.lowered.methods if cell.lowered else ():
+        method = lowered.exported.method
         of_method = "" if method is None else f" of {method}"
         if lowered.debug_unavailable and cell.request.measure.dump_operators:
             yield f"no operators{of_method}: {lowered.debug_unavailable}"
@@ -175,7 +174,7 @@ def _limits(cell: CellResult) -> Limits:
     """Return the limits of the cell's tolerance."""
     tolerance, scheme = cell.request.tolerance, cell.request.scheme.name
     # With random weights the scores are so near each other that the index of the largest is arbitrary.
-    random_weights = cell.exported is None or cell.exported.weights == "random"
+    random_weights = cell.exported is None or "random" in cell.exported.model.weights.split(", ")
     return Limits(
         final_snr_db_limit=tolerance.final_snr_db.get(scheme),
         top1_agreement_limit=None if random_weights else tolerance.top1_agreement.get(scheme),

@@ -35,13 +35,15 @@ def of_samples(cell: CellResult, samples: Collection[int]) -> CellResult:
     if cell.comparison is None or cell.exported is None:
         return cell
     comparison, exported = cell.comparison, cell.exported
+    (method,) = exported.methods
+    method = replace(
+        method,
+        sample_names=tuple(method.sample_names[sample] for sample in samples),
+        labels=tuple(method.labels[sample] for sample in samples),
+    )
     return replace(
         cell,
-        exported=replace(
-            exported,
-            sample_names=tuple(exported.sample_names[sample] for sample in samples),
-            labels=tuple(exported.labels[sample] for sample in samples),
-        ),
+        exported=replace(exported, methods=(method,)),
         comparison=replace(
             comparison,
             outputs=tuple(row for row in comparison.outputs if row.sample in samples),
@@ -67,7 +69,7 @@ def measurement(cell: CellResult) -> Measurement | None:
 
 
 def _total(lowered: LoweredProgram, *names: str) -> int | None:
-    facts = lowered.compile_facts
+    facts = [fact for method in lowered.methods for fact in method.compile_facts]
     return sum(getattr(fact, name) for fact in facts for name in names) if facts else None
 
 

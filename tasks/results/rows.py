@@ -16,14 +16,16 @@ from qnnsweep.tasks.numerics.timing import spread
 from qnnsweep.tasks.numerics.verdict import worst_operator
 from qnnsweep.tasks.records import (
     AtlasRow,
-    Blob,
+    Capture,
     Command,
     Comparison,
     ErrorShare,
+    ExportedModel,
     Gap,
-    LaunchResult,
+    LoweredMethod,
     LoweredProgram,
     OperatorComparison,
+    QuantizedModel,
     Toolchain,
 )
 from qnnsweep.tasks.records.cell_rows import (
@@ -35,7 +37,7 @@ from qnnsweep.tasks.records.cell_rows import (
     ProbeRow,
     WorkRow,
 )
-from qnnsweep.tasks.records.methods import methods_of, named_operator
+from qnnsweep.tasks.records.methods import named_operator
 from qnnsweep.tasks.records.operator_rows import (
     BudgetRow,
     DetailRow,
@@ -51,6 +53,7 @@ from qnnsweep.tasks.records.vocabulary import OWN_ERROR, TimedOn
 from qnnsweep.tasks.results.diagnosis import diagnosis
 from qnnsweep.tasks.results.digests import input_digests
 from qnnsweep.tasks.results.outcome import CellResult, judge
+from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.toolchain.workers.supervisor import CallCost
 
 
@@ -86,7 +89,7 @@ def identity(run_id: str, cell: CellResult) -> CellIdentity:
         model=request.model.name,
         scheme=request.scheme.name,
         soc=request.soc.name,
-        device=cell.capture.execution.device if cell.capture else request.where,
+        device=cell.capture.device if cell.capture else request.where,
         backend=request.backend.name,
         toolchain=request.toolchain.name,
     )
@@ -96,7 +99,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     judged = judge(cell)
     request, comparison = cell.request, cell.comparison
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
-    methods = methods_of(lowered) if lowered else ()
+    methods = lowered.methods if lowered else ()
     debug_programs = [method.debug_program.size for method in methods if method.debug_program]
     operators = comparison.operators if comparison else ()
     with_conversions = (*operators, *comparison.requantized) if comparison else ()
@@ -117,15 +120,15 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         error=None if cell.error is None else str(cell.error) or repr(cell.error),
         reason=judged.reason,
         diagnosis=diagnosis(cell, judged),
-        weights=exported.weights if exported else None,
-        export_s=exported.seconds if exported else None,
-        quantize_s=quantized.seconds if quantized else None,
-        edge_s=lowered.edge_seconds if lowered else None,
-        lower_s=lowered.seconds if lowered else None,
-        execute_s=sum(result.command.seconds for result in _launched(cell)) if capture else None,
+        weights=exported.model.weights if exported else None,
+        export_s=_seconds(exported, "export"),
+        quantize_s=_seconds(quantized, "quantize"),
+        edge_s=_seconds(lowered, "edge"),
+        lower_s=_seconds(lowered, "lower"),
+        execute_s=sum(result.command.seconds for result in capture.results) if capture else None,
         measured_run=capture.measured_run if capture else None,
-        sent_bytes=capture.execution.bytes_sent if capture else None,
-        outputs_sha256=capture.outputs.sha256 if capture else None,
+        sent_bytes=capture.bytes_sent if capture else None,
+        outputs_sha256=_outputs_sha256(capture) if capture else None,
         pte_bytes=lowered.program.size if lowered else None,
         debug_pte_bytes=sum(debug_programs) if debug_programs else None,
         delegated_nodes=sum(row.delegated for method in methods for row in method.delegation) if lowered else None,
@@ -137,12 +140,12 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         fill_bytes=_compile_fact(methods, "fill_bytes"),
         write_total_bytes=_compile_fact(methods, "write_total_bytes"),
         read_total_bytes=_compile_fact(methods, "read_total_bytes"),
-        program_soc=_context_fact(lowered, "soc"),
-        program_arch=_context_fact(lowered, "arch", "v{}"),
-        program_qnn=_context_fact(lowered, "build"),
+        program_soc=_context_fact(methods, "soc"),
+        program_arch=_context_fact(methods, "arch", "v{}"),
+        program_qnn=_context_fact(methods, "build"),
         operators_total=total,
         operators_compared=compared,
-        samples=sum(len(method.sample_names) for method in methods_of(exported)) if exported else None,
+        samples=sum(len(method.sample_names) for method in exported.methods) if exported else None,
         finals=judged.finals,
         limits=judged.limits,
         missed_limits=judged.missed_limits,
@@ -166,28 +169,34 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     )
 
 
-def _compile_fact(methods: Sequence[LoweredProgram], name: str) -> int | None:
+def _compile_fact(methods: Sequence[LoweredMethod], name: str) -> int | None:
     """Return the sum of the number `name` over all delegated subgraphs; None if the compiler printed no numbers."""
     facts = [fact for method in methods for fact in method.compile_facts]
     return sum(getattr(fact, name) for fact in facts) if facts else None
 
 
-def _launched(cell: CellResult) -> list[LaunchResult]:
-    """Return the results of all launches of a cell. One launch can be that of all methods."""
-    captures = methods_of(cell.capture) if cell.capture else ()
-    return list(dict.fromkeys(result for capture in captures for result in capture.execution.results))
+def _seconds(record: ExportedModel | QuantizedModel | LoweredProgram | None, stage: str) -> float | None:
+    """Return the duration of the call of a stage that made the record."""
+    return next((call.seconds for call in record.made if call.stage == stage), None) if record else None
 
 
-def _context_fact(lowered: LoweredProgram | None, name: str, form: str = "{}") -> str | None:
+def _outputs_sha256(capture: Capture) -> str:
+    """Return the digest of the final outputs of all methods. That of an only method is the digest of its file."""
+    digests = [method.outputs.sha256 for method in capture.methods]
+    return digests[0] if len(digests) == 1 else digest(digests)
+
+
+def _context_fact(methods: Sequence[LoweredMethod], name: str, form: str = "{}") -> str | None:
     """Return the fact `name` of the contexts in the shipping program's QNN delegates; None if no context was read."""
-    delegates = lowered.facts.delegates if lowered else ()
+    delegates = [delegate for method in methods for delegate in method.facts.delegates]
     names = {form.format(getattr(delegate.context, name)) for delegate in delegates if delegate.context}
     return ", ".join(sorted(names)) or None
 
 
 def _latency(cell: CellResult) -> float | None:
     """Return the shipping program's median latency in ms. A sample's latency is its mean inference time."""
-    latencies = [ms for result in _launched(cell) if result.launch.name == "shipping" for ms in result.latencies_ms]
+    results = cell.capture.results if cell.capture else ()
+    latencies = [ms for result in results if result.launch.name == "shipping" for ms in result.latencies_ms]
     return float(np.median(latencies)) if latencies else None
 
 
@@ -196,7 +205,7 @@ def _timed_on(cell: CellResult) -> TimedOn | None:
     if cell.capture is None:
         return None
     runners = {device.name: device.runner for device in cell.request.devices}
-    runner = runners.get(cell.capture.execution.device, cell.request.device.runner)
+    runner = runners.get(cell.capture.device, cell.request.device.runner)
     simulates = runner in planned_backend(cell.request.backend.kind).simulating_runners
     return "simulator" if simulates else "device"
 
@@ -205,8 +214,8 @@ def _log(cell: CellResult) -> str | None:
     """Return the sha256 of the failed call's log or, if there is no such log, of the last toolchain call's log."""
     if (log := getattr(cell.error, "log", None)) is not None:
         return log
-    logs: list[Blob | None] = [record.log for record in (cell.lowered, cell.quantized, cell.exported) if record]
-    return next((log.sha256 for log in logs if log), None)
+    made = next((record.made for record in (cell.lowered, cell.quantized, cell.exported) if record), ())
+    return next((call.log.sha256 for call in reversed(made) if call.log), None)
 
 
 def _call(run_id: str, cost: CallCost) -> WorkRow:
@@ -236,7 +245,7 @@ def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow
             yield replace(_operator(identity, row, {}), operator_index=None)
     elif cell.lowered is not None:
         first = 0
-        for lowered in methods_of(cell.lowered):
+        for lowered in cell.lowered.methods:
             for sample in range(lowered.operator_samples):
                 for row in _not_dumped(lowered, cell.request.measure.references, sample):
                     yield _operator(identity, _in_method(row, lowered, first), {})
@@ -247,9 +256,9 @@ def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow
             first += len(lowered.operators)
 
 
-def _in_method(row: OperatorComparison, lowered: LoweredProgram, first: int) -> OperatorComparison:
+def _in_method(row: OperatorComparison, lowered: LoweredMethod, first: int) -> OperatorComparison:
     """Return the row with the name and number that its operator has in a program with several methods."""
-    return replace(row, operator=named_operator(row.operator, lowered.quantized.exported.method, first))
+    return replace(row, operator=named_operator(row.operator, lowered.exported.method, first))
 
 
 def _device_effects(budget: Iterable[ErrorShare]) -> dict[str, float]:
@@ -261,7 +270,7 @@ def _device_effects(budget: Iterable[ErrorShare]) -> dict[str, float]:
     return effects
 
 
-def _not_dumped(lowered: LoweredProgram, references: Sequence[str], sample: int) -> Iterator[OperatorComparison]:
+def _not_dumped(lowered: LoweredMethod, references: Sequence[str], sample: int) -> Iterator[OperatorComparison]:
     for operator in lowered.operators:
         yield OperatorComparison(operator=operator, sample=sample, status="not_dumped", gap=Gap())
     for other in (other for other in lowered.references if other.name in references):
@@ -312,11 +321,11 @@ def _shared(kind: type[Any], *records: object) -> dict[str, Any]:
 
 
 def _delegation(identity: CellIdentity, cell: CellResult) -> Iterator[DelegationRow]:
-    for lowered in methods_of(cell.lowered) if cell.lowered else ():
+    for lowered in cell.lowered.methods if cell.lowered else ():
         for count in lowered.delegation:
             yield DelegationRow(
                 cell=identity,
-                method=lowered.quantized.exported.method,
+                method=lowered.exported.method,
                 operator=count.operator,
                 occurrences_delegated=count.delegated,
                 occurrences_not_delegated=count.not_delegated,
@@ -326,7 +335,7 @@ def _delegation(identity: CellIdentity, cell: CellResult) -> Iterator[Delegation
 
 def _audit(identity: CellIdentity, cell: CellResult) -> Iterator[AuditRow]:
     """Yield a row per check of a program, even if the program was refused because of a check."""
-    checks = [check for lowered in methods_of(cell.lowered) for check in lowered.checks] if cell.lowered else ()
+    checks = cell.lowered.checks if cell.lowered else ()
     for check in cell.error.checks if isinstance(cell.error, ProgramDiffers) else checks:
         yield AuditRow(cell=identity, check=check)
 
@@ -338,7 +347,7 @@ def _atlas(identity: CellIdentity, cell: CellResult) -> Iterator[AtlasRow]:
 
 def _commands(identity: CellIdentity, cell: CellResult) -> Iterator[CommandRow]:
     """Yield a row per start of the runner on a device."""
-    commands: list[Command] = [result.command for result in _launched(cell)]
+    commands: list[Command] = [result.command for result in cell.capture.results] if cell.capture else []
     if isinstance(cell.error, RunnerFailed):
         commands.append(cell.error.command)
     for command in commands:

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from safetensors.numpy import load
 
-from qnnsweep.tasks.records import Blob, ExportedModel
+from qnnsweep.tasks.records import Blob, ExportedMethod
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 
 
-def unseen_samples(exported: ExportedModel, searched: int, store: Store) -> list[int]:
+def unseen_samples(exported: ExportedMethod, searched: int, store: Store) -> list[int]:
     """Return the evaluation samples after the first `searched` ones whose inputs equal those of no used sample.
 
     Samples that are equal to each other are used only once.

@@ -14,7 +14,7 @@ from executorch.exir import EdgeProgramManager
 from executorch.exir.program._program import _gen_edge_manager_for_partitioners, lift_constant_tensor_pass
 from torch.export import ExportedProgram
 
-from qnnsweep.tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedModel
+from qnnsweep.tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedMethod
 from qnnsweep.tasks.records.keys import METHOD, tensor_key
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
@@ -35,7 +35,7 @@ Samples = Sequence[tuple[torch.Tensor, ...]]
 class EdgeModel:
     """The edge program of one method in memory, with its operator table and the values that its operators compute."""
 
-    quantized: QuantizedModel
+    quantized: QuantizedMethod
     program: EdgeProgramManager
     etrecord: Any
     """ExecuTorch's ETRecord, which is saved only with the debug program."""
@@ -55,10 +55,10 @@ class EdgeModel:
     @property
     def method(self) -> str:
         """The name of the method in the program."""
-        return self.quantized.exported.method or METHOD
+        return self.quantized.exported.name
 
 
-def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> EdgeModel:
+def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Store) -> EdgeModel:
     """Convert the quantized graph with the backend's transforms. Run the edge program's operators on the host."""
     make_deterministic()
     exported = quantized.exported
@@ -66,9 +66,9 @@ def edge_model(quantized: QuantizedModel, options: LoweringOptions, store: Store
     samples = read_samples(store, exported.evaluation, inputs, len(exported.sample_names))
     recorded = samples[: options.operator_samples]
     compiler = backend_of(options.kind).compiler(options.scheme, None)
-    edge = edge_program(compiler, load_program(store, quantized.program), exported.method or METHOD)
+    edge = edge_program(compiler, load_program(store, quantized.program), exported.name)
     etrecord, edge._etrecord = edge._etrecord, None
-    graph = edge.exported_program(exported.method or METHOD)
+    graph = edge.exported_program(exported.name)
     operators = operator_table(graph, compiler)
     programs = {"exported": exported.program, "quantized": quantized.program}
     reference = graph_of(graph)

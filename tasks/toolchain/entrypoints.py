@@ -14,8 +14,14 @@ from numpy.typing import NDArray
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.tasks.records import ExportedModel, LoweredProgram, QuantizedModel
-from qnnsweep.tasks.records.methods import methods_of, of_methods
+from qnnsweep.tasks.records import (
+    ExportedMethod,
+    ExportedModel,
+    LoweredMethod,
+    LoweredProgram,
+    ModelFacts,
+    QuantizedModel,
+)
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
 
@@ -39,14 +45,13 @@ def check_model(model: ModelConfig) -> None:
 def check_overrides(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> None:
     from qnnsweep.tasks.toolchain import quantize
 
-    for method in methods_of(exported):
-        quantize.check_overrides(method, scheme, kind, store)
+    quantize.check_overrides(exported, scheme, kind, store)
 
 
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
     from qnnsweep.tasks.toolchain import quantize
 
-    return of_methods(quantize.quantize_methods(methods_of(exported), scheme, kind, store))
+    return quantize.quantize_model(exported, scheme, kind, store)
 
 
 def own_metrics(
@@ -61,18 +66,18 @@ def edge_models(quantized: QuantizedModel, options: LoweringOptions, store: Stor
     """Return the edge program of every method."""
     from qnnsweep.tasks.toolchain import edge
 
-    return [edge.edge_model(method, options, store) for method in methods_of(quantized)]
+    return [edge.edge_model(method, options, store) for method in quantized.methods]
 
 
 def lower_model(
-    models: Sequence["EdgeModel"], soc: SocConfig | None, options: LoweringOptions, store: Store
+    methods: Sequence["EdgeModel"], model: ModelFacts, soc: SocConfig | None, options: LoweringOptions, store: Store
 ) -> LoweredProgram:
     from qnnsweep.tasks.toolchain import lower
 
-    return lower.lower_model(models, soc, options, store)
+    return lower.lower_model(methods, model, soc, options, store)
 
 
-def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[..., "HostKernels"]:
+def reference_kernels(lowered: LoweredMethod, store: Store) -> Callable[..., "HostKernels"]:
     """Return a function that takes a sample's inputs, and returns the kernels.
 
     The inputs are two lists of arrays: rounded to the device's grids and, if they are known, before that.
@@ -85,7 +90,7 @@ def reference_kernels(lowered: LoweredProgram, store: Store) -> Callable[..., "H
     return partial(HostKernels, read_graph(store, lowered.reference_calls, lowered.reference_constants))
 
 
-def exported_function(exported: ExportedModel, store: Store) -> Callable[[Sequence[NDArray[Any]]], list[NDArray[Any]]]:
+def exported_function(exported: ExportedMethod, store: Store) -> Callable[[Sequence[NDArray[Any]]], list[NDArray[Any]]]:
     """Return the exported program, which computes what eager PyTorch computes, as a function of arrays."""
     import torch
 

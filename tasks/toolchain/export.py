@@ -12,9 +12,8 @@ import torch
 
 from qnnsweep.conf.models import DataConfig, MethodConfig, ModelConfig, Split
 from qnnsweep.tasks.errors import QnnsweepError, RequestError
-from qnnsweep.tasks.records import Driven, ExportedModel, TensorSpec
+from qnnsweep.tasks.records import Driven, ExportedMethod, ExportedModel, ModelFacts, Place, TensorSpec
 from qnnsweep.tasks.records.keys import METHOD, tensor_key
-from qnnsweep.tasks.records.methods import of_methods
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.calls import operator_calls
 from qnnsweep.tasks.toolchain.io_mistakes import mistaken_answers
@@ -30,7 +29,12 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     Raises RequestError if the factory or a data source fails, or if the samples do not match the configured inputs.
     An error of torch.export is raised unchanged.
     """
-    return of_methods(_exported(method, store) for method in methods_of_model(model, store))
+    methods = [*methods_of_model(model, store)]
+    weights = dict.fromkeys(str(getattr(method.module, "weights_origin", "unstated")) for method in methods)
+    return ExportedModel(
+        model=ModelFacts(name=model.name, weights=", ".join(weights), driven=methods[0].driven),
+        methods=tuple(_exported(method, store) for method in methods),
+    )
 
 
 def check_model(model: ModelConfig) -> None:
@@ -49,7 +53,8 @@ class Method:
     module: torch.nn.Module
     evaluation: list[Sample]
     calibration: list[Sample]
-    driven: Driven | None = None
+    driven: Driven | None = None  # of the model
+    positions: tuple[Place, ...] | None = None
 
     def arguments(self, split: Split) -> list[tuple[torch.Tensor, ...]]:
         """Return the inputs of every sample, in the order of the method's arguments."""
@@ -86,7 +91,7 @@ def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator
         key = f"model.calibration.source={model.calibration.source}"
         calibration = driven_samples(model, called, sequences, key, None)
     for name, only, module in modules:
-        samples, driven = evaluation[name or METHOD]
+        samples = evaluation.samples[name or METHOD]
         if not samples:
             raise RequestError(f"model.evaluation.source: no step calls the method {name}")
         yield Method(
@@ -94,8 +99,9 @@ def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator
             model=only,
             module=module,
             evaluation=samples,
-            calibration=calibration[name or METHOD][0] if calibration else [],
-            driven=driven,
+            calibration=calibration.samples[name or METHOD] if calibration else [],
+            driven=evaluation.driven,
+            positions=tuple(evaluation.positions[name or METHOD]),
         )
 
 
@@ -140,7 +146,7 @@ def _with_forward(module: torch.nn.Module, function: str, key: str) -> torch.nn.
     return method
 
 
-def _exported(method: Method, store: Store) -> ExportedModel:
+def _exported(method: Method, store: Store) -> ExportedMethod:
     model, module, evaluation, calibration = method.model, method.module, method.evaluation, method.calibration
     arguments = method.arguments("evaluation")
     with torch.no_grad():
@@ -151,8 +157,10 @@ def _exported(method: Method, store: Store) -> ExportedModel:
     torch.export.save(program, "program.pt2")
     specs = tuple(TensorSpec(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in model.inputs)
     mistakes, mistaken = mistaken_answers(module, specs, arguments, answers)
-    return ExportedModel(
-        model=model.name,
+    links = method.driven.plan.links if method.driven else ()
+    states = dict.fromkeys(link.output for link in links if link.method == (method.name or METHOD))
+    return ExportedMethod(
+        method=method.name,
         program=store.put_file(Path("program.pt2")),
         inputs=specs,
         outputs=tuple(
@@ -168,9 +176,8 @@ def _exported(method: Method, store: Store) -> ExportedModel:
         outputs_exported=put_tensors(store, outputs_by_sample(exported_answers)),
         input_mistakes=mistakes,
         mistaken_outputs=put_tensors(store, mistaken),
-        weights=str(getattr(module, "weights_origin", "unstated")),
-        method=method.name,
-        driven=method.driven,
+        positions=method.positions,
+        states=None if method.driven is None else tuple(states),
         calls=operator_calls(program),
     )
 

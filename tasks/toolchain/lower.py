@@ -18,9 +18,8 @@ from torch.export import ExportedProgram
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.errors import ToolchainError
-from qnnsweep.tasks.records import Blob, LoweredProgram, TensorSpec
+from qnnsweep.tasks.records import Blob, LoweredMethod, LoweredProgram, ModelFacts, TensorSpec
 from qnnsweep.tasks.records.keys import tensor_key, tensor_name
-from qnnsweep.tasks.records.methods import of_methods
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler
@@ -35,25 +34,35 @@ from qnnsweep.tasks.toolchain.tensors import read_tensors
 
 
 def lower_model(
-    models: Sequence[EdgeModel], soc: SocConfig | None, options: LoweringOptions, store: Store
+    models: Sequence[EdgeModel], facts: ModelFacts, soc: SocConfig | None, options: LoweringOptions, store: Store
 ) -> LoweredProgram:
     """Compile the programs for one SoC: a shipping program with all methods, and the other programs method by method.
 
-    If there is no debug program, `debug_unavailable` is the reason.
+    If there is no debug program of a method, its `debug_unavailable` is the reason.
     """
     compiler = backend_of(options.kind).compiler(options.scheme, soc)
     profiles = [
         profile_program(compiler, model.program, model.method, options.profile_level, store) for model in models
     ]
     shipped = _shipping(compiler, models, keep=options.dump_operators)
+    program = store.put_bytes(shipped[0].program.buffer)
     bundled = _bundled(store, shipped[0].program, models)
-    lowered = [
-        replace(_lowered(model, ship, soc, options, store), bundled_program=bundled, profile=profile)
+    methods = [
+        replace(_lowered(model, ship, program, options, store), profile=profile)
         for model, ship, profile in zip(models, shipped, profiles, strict=True)
     ]
-    if not options.dump_operators:
-        return of_methods(replace(method, debug_unavailable="measure.dump_operators is off") for method in lowered)
-    return of_methods(_with_debug_program(*pair, compiler, store) for pair in zip(lowered, models, strict=True))
+    if options.dump_operators:
+        pairs = zip(methods, models, strict=True)
+        methods = [_with_debug_program(*pair, compiler, options.kind, store) for pair in pairs]
+    return LoweredProgram(
+        model=facts,
+        scheme=options.scheme.name,
+        backend=options.kind,
+        soc=soc.name if soc else None,
+        program=program,
+        bundled_program=bundled,
+        methods=tuple(methods),
+    )
 
 
 def _shipping(compiler: Compiler, models: Sequence[EdgeModel], *, keep: bool) -> list[Compiled]:
@@ -66,26 +75,19 @@ def _shipping(compiler: Compiler, models: Sequence[EdgeModel], *, keep: bool) ->
     return compile_methods(compiler, programs)
 
 
-def _lowered(
-    model: EdgeModel, ship: Compiled, soc: SocConfig | None, options: LoweringOptions, store: Store
-) -> LoweredProgram:
+def _lowered(model: EdgeModel, ship: Compiled, program: Blob, options: LoweringOptions, store: Store) -> LoweredMethod:
     """Return the record of one method, with its part of the shipping program and without the other programs."""
     graph = ship.graph
     _check_order(model.quantized.exported.inputs, graph)
     info = get_delegation_info(graph.graph_module)
     numbers = subgraphs(graph)
-    program = store.put_bytes(ship.program.buffer)
-    return LoweredProgram(
+    return LoweredMethod(
         quantized=model.quantized,
-        backend=options.kind,
-        soc=soc.name if soc else None,
-        program=program,
         debug_program=None,
-        debug_unavailable=None,
-        bundled_program=None,
+        debug_unavailable=None if options.dump_operators else "measure.dump_operators is off",
         etrecord=None,
         input_qparams=model.input_qparams,
-        output_operators=None if model.quantized.exported.driven is None else model.output_operators,
+        output_operators=None if model.quantized.exported.positions is None else model.output_operators,
         operators=tuple(replace(row, subgraph=numbers.get(row.debug_handle or 0)) for row in model.operators),
         expected_tensors=(),
         operator_samples=model.operator_samples,
@@ -107,7 +109,9 @@ def _lowered(
     )
 
 
-def _with_debug_program(lowered: LoweredProgram, model: EdgeModel, compiler: Compiler, store: Store) -> LoweredProgram:
+def _with_debug_program(
+    lowered: LoweredMethod, model: EdgeModel, compiler: Compiler, kind: str, store: Store
+) -> LoweredMethod:
     """Return the record of a method with its debug program. Makes the edge program unusable."""
     model.program._etrecord = model.etrecord
     debug = try_compile(compiler, model.program, model.method, debug=compiler.has_debug_program)
@@ -126,7 +130,7 @@ def _with_debug_program(lowered: LoweredProgram, model: EdgeModel, compiler: Com
             debug.log.requantized, lowered.operators, instructions(debug.program, model.method)
         ),
         debug_buffer_bytes=debug.logged_bytes,
-        debug_facts=program_facts(debug_program, backend_of(lowered.backend), store, model.method),
+        debug_facts=program_facts(debug_program, backend_of(kind), store, model.method),
     )
 
 

@@ -1,6 +1,5 @@
 """The quantization of exported programs with torchao's pt2e flow. Runs in a worker."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,8 +8,7 @@ from torch.fx.traceback import NodeSource
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from qnnsweep.conf.schemes import Precision, SchemeConfig
-from qnnsweep.tasks.records import Blob, ExportedModel, QuantizedModel
-from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.records import Blob, ExportedMethod, ExportedModel, QuantizedMethod, QuantizedModel
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.export import make_deterministic
@@ -21,51 +19,50 @@ from qnnsweep.tasks.toolchain.shared_observers import equalize_states, share_obs
 from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
 
 
-def quantize_methods(
-    methods: Sequence[ExportedModel], scheme: SchemeConfig, kind: str, store: Store
-) -> list[QuantizedModel]:
+def quantize_model(model: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
     """Quantize the exported program of every method: prepare, calibrate, convert.
 
     A floating-point scheme leaves the programs unchanged. The methods of a model with states are calibrated together.
     """
     make_deterministic()
-    modules = [_loaded(exported, store) for exported in methods]
+    modules = [_loaded(exported, store) for exported in model.methods]
     if scheme.precision is not Precision.quantized:
-        pairs = zip(methods, modules, strict=True)
-        return [_quantized(exported, module, scheme, store, exported.program) for exported, module in pairs]
+        pairs = zip(model.methods, modules, strict=True)
+        methods = [_quantized(exported, module, store, exported.program) for exported, module in pairs]
+        return QuantizedModel(model=model.model, methods=tuple(methods))
     compiler = backend_of(kind).compiler(scheme, None)
     with torch.no_grad():
         prepared = [prepare_pt2e(module, compiler.quantizer(scheme, module)) for module in modules]
-        driven = methods[0].driven
-        by_name = {exported.method or METHOD: graph for exported, graph in zip(methods, prepared, strict=True)}
+        driven = model.model.driven
+        by_name = {exported.name: graph for exported, graph in zip(model.methods, prepared, strict=True)}
         if driven is not None:
             share_observers(by_name)
-        for exported, graph in zip(methods, prepared, strict=True):
+        for exported, graph in zip(model.methods, prepared, strict=True):
             assert exported.calibration is not None, "checked by qnnsweep.conf.load"
             count = min(scheme.calibration_samples, exported.calibration_samples)
             for sample in read_samples(store, exported.calibration, _input_names(exported), count):
                 graph(*sample)
         if driven is not None:
-            equalize_states(by_name, driven.links)
-    return [_converted_model(*pair, scheme, store) for pair in zip(methods, prepared, strict=True)]
+            equalize_states(by_name, driven.plan.links)
+    methods = [_converted_method(*pair, store) for pair in zip(model.methods, prepared, strict=True)]
+    return QuantizedModel(model=model.model, methods=tuple(methods))
 
 
-def _loaded(exported: ExportedModel, store: Store) -> GraphModule:
+def _loaded(exported: ExportedMethod, store: Store) -> GraphModule:
     """Return the exported graph, with the name of its method."""
     module = load_program(store, exported.program).module()
     module.meta[METHOD_OF_GRAPH] = exported.method
     return module
 
 
-def check_overrides(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> None:
-    """Raise RequestError if an override of the scheme does not fit the exported program. Nothing is calibrated."""
-    module = _loaded(exported, store)
-    prepare_pt2e(module, backend_of(kind).compiler(scheme, None).quantizer(scheme, module))
+def check_overrides(model: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> None:
+    """Raise RequestError if an override of the scheme does not fit an exported program. Nothing is calibrated."""
+    for exported in model.methods:
+        module = _loaded(exported, store)
+        prepare_pt2e(module, backend_of(kind).compiler(scheme, None).quantizer(scheme, module))
 
 
-def _converted_model(
-    exported: ExportedModel, prepared: GraphModule, scheme: SchemeConfig, store: Store
-) -> QuantizedModel:
+def _converted_method(exported: ExportedMethod, prepared: GraphModule, store: Store) -> QuantizedMethod:
     """Convert a graph that is calibrated, and store it."""
     with torch.no_grad():
         observers = _weight_observers(prepared)
@@ -75,32 +72,25 @@ def _converted_model(
         module = _converted(prepared, observers)
         sample = read_samples(store, exported.evaluation, _input_names(exported), 1)[0]
         torch.export.save(torch.export.export(module, sample, strict=True), "program.pt2")
-    return _quantized(exported, module, scheme, store, store.put_file(Path("program.pt2")), float_weights)
+    return _quantized(exported, module, store, store.put_file(Path("program.pt2")), float_weights)
 
 
 def _quantized(
-    exported: ExportedModel,
-    module: torch.nn.Module,
-    scheme: SchemeConfig,
-    store: Store,
-    program: Blob,
-    float_weights: Blob | None = None,
-) -> QuantizedModel:
+    exported: ExportedMethod, module: torch.nn.Module, store: Store, program: Blob, float_weights: Blob | None = None
+) -> QuantizedMethod:
     """Return the record of a graph, with its outputs on the host."""
     with torch.no_grad():
         evaluation = read_samples(store, exported.evaluation, _input_names(exported), len(exported.sample_names))
         answers = [module(*sample) for sample in evaluation]
-    return QuantizedModel(
+    return QuantizedMethod(
         exported=exported,
-        scheme=scheme.name,
         program=program,
-        quantized=scheme.precision is Precision.quantized,
         outputs_quantized=put_tensors(store, outputs_by_sample(answers)),
         float_weights=float_weights,
     )
 
 
-def _input_names(exported: ExportedModel) -> list[str]:
+def _input_names(exported: ExportedMethod) -> list[str]:
     return [spec.name for spec in exported.inputs]
 
 

@@ -4,10 +4,10 @@ It is copied to devices as a single file and started there as a program, so it i
 
 With `--plan_path`, it runs sequences of steps whose outputs are inputs of later steps. A plan is a JSON object:
 
-- `states`: a list of links. The output `output` of `method` changes the input `input` of `to_method`, both by position,
-  as `update` says (`replace`, `append`, `ring`, `shift`), along `axis`.
-- `token`: null, or `output`, the position of the scores per method, and `input`, the position of the input that gets
-  the token of the step before, per method.
+- `links`: The output `output` of `method` changes the input `input` of `to_method`, both by position, as `update` says
+  (`replace`, `append`, `ring`, `shift`), along `axis`.
+- `tokens`: for a `method`, `output`, the position of the scores, and `input`, the position of the input that gets the
+  token of the step before. Both can be null.
 - `sequences`: per sequence, a list of steps. A step has a `method`, and per input the file with its value, or null for
   a state or a token. `keep` is the number of new columns that count, or null for all. `dump` says whether the inputs of
   the step are written to `inputs_<sequence>_<step>_<index>.raw`.
@@ -19,8 +19,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 Arrays = Sequence[Any]
@@ -65,7 +66,7 @@ def main() -> int:
     say(f"Model file {model} is loaded.")
     names = module.method_names()
     if plan is not None:
-        return run_plan(json.loads(plan.read_text()), module, arguments, outputs)
+        return run_plan(plan_of(plan.read_text()), module, arguments, outputs)
     if not 0 <= arguments.method_index < len(names):
         return fail(f"Method index {arguments.method_index} is too large: the program has {len(names)} methods")
     # The module names its methods in no order; only the program has the order.
@@ -109,7 +110,12 @@ def finish(module: Any, arguments: argparse.Namespace, elapsed_ms: list[float]) 
     module.write_etdump_result_to_file(arguments.etdump_path, debug_output)
 
 
-def run_plan(plan: Mapping[str, Any], module: Any, arguments: argparse.Namespace, outputs: Path) -> int:
+def plan_of(text: str) -> Any:
+    """Return the plan in a JSON text. Its objects have their keys as attributes, like the records of a plan."""
+    return json.loads(text, object_hook=lambda fields: SimpleNamespace(**fields))
+
+
+def run_plan(plan: Any, module: Any, arguments: argparse.Namespace, outputs: Path) -> int:
     """Run every step of a plan, and write the outputs of each step to `output_<sequence>_<step>_<index>.raw`."""
     import torch
 
@@ -122,12 +128,12 @@ def run_plan(plan: Mapping[str, Any], module: Any, arguments: argparse.Namespace
             return tensor_from(Path(file), meta).numpy()
         return torch.zeros(tuple(meta.sizes()), dtype=getattr(torch, SCALAR_TYPES[meta.dtype()])).numpy()
 
-    def call(place: tuple[int, int], step: Mapping[str, Any], inputs: Arrays) -> Arrays:
-        if step["dump"]:
+    def call(place: tuple[int, int], step: Any, inputs: Arrays) -> Arrays:
+        if step.dump:
             for index, array in enumerate(inputs):
                 Path("inputs_{}_{}_{}.raw".format(*place, index)).write_bytes(array.tobytes())
         tensors = [torch.from_numpy(array) for array in inputs]
-        answer = run(module, step["method"], tensors, arguments, elapsed_ms)
+        answer = run(module, step.method, tensors, arguments, elapsed_ms)
         arrays = [tensor.contiguous().numpy() for tensor in answer]
         for index, array in enumerate(arrays):
             Path(outputs, "output_{}_{}_{}.raw".format(*place, index)).write_bytes(array.tobytes())
@@ -140,42 +146,46 @@ def run_plan(plan: Mapping[str, Any], module: Any, arguments: argparse.Namespace
 
 
 def steps_of(
-    plan: Mapping[str, Any],
-    read: Callable[[str, int, Any], Any],
-    call: Callable[[tuple[int, int], Mapping[str, Any], Arrays], Arrays],
+    plan: Any, read: Callable[[str, int, str | None], Any], call: Callable[[tuple[int, int], Any, Arrays], Arrays]
 ) -> Iterator[tuple[tuple[int, int], Arrays, Arrays, int | None]]:
     """Run a plan. Yield, per step, its sequence and number, its inputs, its outputs, and the token that it chooses.
 
+    `plan`: see `plan_of`; what concerns the outputs of a step is read after the step.
     `read`: returns the value of an input of a method, by its position, from what the plan has for it; for None, zeros.
     `call`: returns the outputs of a step.
     """
-    token_of = plan["token"] or {"output": {}, "input": {}}
-    for number, sequence in enumerate(plan["sequences"]):
+    for number, sequence in enumerate(plan.sequences):
         states: dict[tuple[str, int], Any] = {}
         written: dict[tuple[str, int], int] = {}
         token: int | None = None
         for position, step in enumerate(sequence):
-            method = step["method"]
+            method, of_token = step.method, token_position(plan, step.method, "input")
             inputs = []
-            for index, fixed in enumerate(step["inputs"]):
+            for index, fixed in enumerate(step.inputs):
                 if fixed is not None or (method, index) not in states:
                     value = read(method, index, fixed)
-                    if fixed is None and index == token_of["input"].get(method) and token is not None:
+                    if fixed is None and index == of_token and token is not None:
                         value[...] = token
                     states[method, index] = value
                 inputs.append(states[method, index])
-            if token_of["input"].get(method) is not None:
-                del states[method, token_of["input"][method]]  # the next step reads another token
+            if of_token is not None:
+                del states[method, of_token]  # the next step reads another token
             outputs = call((number, position), step, inputs)
-            token = chosen(outputs[token_of["output"][method]], step["keep"]) if method in token_of["output"] else None
-            for link in plan["states"]:
-                if link["method"] == method:
-                    key = link["to_method"], link["input"]
+            scores = token_position(plan, method, "output")
+            token = None if scores is None else chosen(outputs[scores], step.keep)
+            for link in plan.links:
+                if link.method == method:
+                    key = link.to_method, link.input
                     old = states[key].copy() if key in states else read(*key, None)
-                    new, at = outputs[link["output"]], written.get(key, 0)
-                    states[key] = changed(old, new, link["update"], link["axis"], at, step["keep"])
-                    written[key] = at + (new.shape[link["axis"]] if step["keep"] is None else step["keep"])
+                    new, at = outputs[link.output], written.get(key, 0)
+                    states[key] = changed(old, new, link.update, link.axis, at, step.keep)
+                    written[key] = at + (new.shape[link.axis] if step.keep is None else step.keep)
             yield (number, position), inputs, outputs, token
+
+
+def token_position(plan: Any, method: str, side: str) -> int | None:
+    """Return the position of a method's `input` that gets a token, or of its `output` with scores; None without one."""
+    return next((getattr(rule, side) for rule in plan.tokens if rule.method == method), None)
 
 
 def chosen(scores: Any, keep: int | None) -> int:

@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from qnnsweep.tasks.comparison.biases import bias_uses
 from qnnsweep.tasks.records import BiasUse, Quantization
 from qnnsweep.tasks.storage.store import Store
-from tests.sample_records import CONV, LOWERED, QUANTIZED
+from tests.sample_records import CONV, LOWERED_METHOD, QUANTIZED_METHOD
 
 INPUT = Quantization(scale=(2.0,), zero_point=(0,), quant_min=0, quant_max=255, dtype="uint8", axis=None)
 DEQUANTIZE = "quantized_decomposed.dequantize_per_channel.default"
@@ -32,8 +32,8 @@ def uses(
         replace(CONV, index=2, name="b", target=DEQUANTIZE, constant=True, source_nodes=("b",), sources=()),
         replace(CONV, index=3, name="conv", sources=(0, 1, 2)),
     )
-    quantized = replace(QUANTIZED, float_weights=store.put_bytes(save({"w": weight, "b": bias})))
-    return list(bias_uses(replace(LOWERED, quantized=quantized, operators=operators), store))
+    quantized = replace(QUANTIZED_METHOD, float_weights=store.put_bytes(save({"w": weight, "b": bias})))
+    return list(bias_uses(replace(LOWERED_METHOD, quantized=quantized, operators=operators), store))
 
 
 def test_a_channel_with_small_weights_has_little_range_for_its_bias(tmp_path: Path) -> None:

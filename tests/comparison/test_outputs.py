@@ -13,10 +13,10 @@ from safetensors.numpy import save
 
 from qnnsweep.tasks.comparison.outputs import FinalOutputs
 from qnnsweep.tasks.numerics.ladder import worst_rung
-from qnnsweep.tasks.records import Blob, Capture, LoweredProgram, TensorSpec
+from qnnsweep.tasks.records import Blob, CapturedMethod, LoweredMethod, TensorSpec
 from qnnsweep.tasks.results.outcome import finals
 from qnnsweep.tasks.storage.store import Store
-from tests.sample_records import CAPTURE, COMPARISON, LOWERED
+from tests.sample_records import CAPTURED_METHOD, COMPARISON, EXPORTED_METHOD, LOWERED_METHOD, QUANTIZED_METHOD
 
 SIGNAL = np.array([[3.0, -4.0]], np.float32)
 NANS = np.full((1, 2), np.nan, np.float32)
@@ -33,7 +33,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def cell(store: Store, designed: NDArray[Any] | str = SIGNAL, **rungs: NDArray[Any]) -> tuple[LoweredProgram, Capture]:
+def cell(
+    store: Store, designed: NDArray[Any] | str = SIGNAL, **rungs: NDArray[Any]
+) -> tuple[LoweredMethod, CapturedMethod]:
     """Return the records of a cell with these outputs of sample 0. At all other rungs it is that of eager PyTorch.
 
     `designed`: the output of that rung, or the reason why the host cannot compute it.
@@ -46,16 +48,16 @@ def cell(store: Store, designed: NDArray[Any] | str = SIGNAL, **rungs: NDArray[A
         rung: blob(rungs.get(rung, SIGNAL)) for rung in ("eager", "exported", "quantized", "edge", "device", "debug")
     }
     exported = replace(
-        LOWERED.quantized.exported, outputs=(LOGITS,), outputs_eager=blobs["eager"], outputs_exported=blobs["exported"]
+        EXPORTED_METHOD, outputs=(LOGITS,), outputs_eager=blobs["eager"], outputs_exported=blobs["exported"]
     )
     lowered = replace(
-        LOWERED,
-        quantized=replace(LOWERED.quantized, exported=exported, outputs_quantized=blobs["quantized"]),
+        LOWERED_METHOD,
+        quantized=replace(QUANTIZED_METHOD, exported=exported, outputs_quantized=blobs["quantized"]),
         outputs_edge=blobs["edge"],
         outputs_designed=None if isinstance(designed, str) else blob(designed),
         designed_unavailable=designed if isinstance(designed, str) else None,
     )
-    return lowered, replace(CAPTURE, outputs=blobs["device"], outputs_debug=blobs["debug"])
+    return lowered, replace(CAPTURED_METHOD, outputs=blobs["device"], outputs_debug=blobs["debug"])
 
 
 def read(store: Store, designed: NDArray[Any] | str, **rungs: NDArray[Any]) -> FinalOutputs:

@@ -11,16 +11,16 @@ from qnnsweep.tasks.comparison.profile import profiled_events
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import (
     Blob,
-    Capture,
+    CapturedMethod,
     DelegatedNode,
-    Execution,
     Instruction,
     LaunchResult,
     Operator,
     ProfileProgram,
 )
 from qnnsweep.tasks.storage.store import Store
-from tests.sample_records import CAPTURE, LOWERED, SHIPPING
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from tests.sample_records import CAPTURED_METHOD, LOWERED_METHOD, SHIPPING
 
 DATA = Path(__file__).parents[1] / "data"
 NAMES = ("aten_convolution_default", "aten_relu_default", "aten_convolution_default_1", "aten_relu_default_1")
@@ -50,11 +50,12 @@ NODES = tuple(
     )
 )
 KNOWN = replace(
-    LOWERED,
+    LOWERED_METHOD,
     operators=OPERATORS,
     instructions=(Instruction(id=0, debug_handles=(9, 10, 12, 13), backend="QnnBackend", subgraph=0),),
     profile=ProfileProgram(program=Blob(sha256="a" * 64, size=1), unavailable=None, nodes=NODES, schematics=()),
 )
+QNN = backend_of("qnn")
 
 
 @pytest.fixture
@@ -62,7 +63,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path)
 
 
-def captured(store: Store, *, iterations: int = 2, warm_up: int = 0, outputs: Blob = CAPTURE.outputs) -> Capture:
+def captured(
+    store: Store, *, iterations: int = 2, warm_up: int = 0, outputs: Blob = CAPTURED_METHOD.outputs
+) -> CapturedMethod:
     """Return the capture of a shipping and a profile program, each of which ran two samples twice."""
     log = store.put_bytes((DATA / "digits_qnn_profile.etdump").read_bytes())
     launch = replace(SHIPPING.launch, samples=2, iterations=iterations, warm_up=warm_up)
@@ -70,12 +73,11 @@ def captured(store: Store, *, iterations: int = 2, warm_up: int = 0, outputs: Bl
         replace(SHIPPING, launch=launch),
         replace(SHIPPING, launch=replace(launch, name="profile")),
     )
-    execution = Execution(device="local", results=results, outputs=CAPTURE.execution.outputs)
-    return replace(CAPTURE, execution=execution, etdump=log, etdump_profile=log, outputs_profile=outputs)
+    return replace(CAPTURED_METHOD, results=results, etdump=log, etdump_profile=log, outputs_profile=outputs)
 
 
 def test_an_operator_inside_the_delegate_is_joined_by_its_debug_handle(store: Store) -> None:
-    rows = {(row.program, row.node): row for row in profiled_events(KNOWN, captured(store), store=store)}
+    rows = {(row.program, row.node): row for row in profiled_events(KNOWN, captured(store), QNN, store)}
     relu = rows["profile", "aten_relu_default"]
     assert (relu.unit, relu.raw, relu.inferences, relu.samples) == (
         "cycles", (46804.0, 40567.0, 42497.0, 38288.0), (0, 1, 2, 3), (0, 0, 1, 1),
@@ -85,7 +87,7 @@ def test_an_operator_inside_the_delegate_is_joined_by_its_debug_handle(store: St
 
 
 def test_an_operator_without_cycles_names_the_operator_that_its_work_is_counted_in(store: Store) -> None:
-    rows = profiled_events(KNOWN, captured(store), store=store)
+    rows = profiled_events(KNOWN, captured(store), QNN, store)
     assert {row.node: row.counted_in for row in rows if row.counted_in} == {
         "aten_convolution_default": ("aten_relu_default",),
         "aten_convolution_default_1": ("aten_relu_default_1",),
@@ -94,7 +96,7 @@ def test_an_operator_without_cycles_names_the_operator_that_its_work_is_counted_
 
 
 def test_a_delegate_call_has_all_operators_of_its_subgraph_and_a_total_has_none(store: Store) -> None:
-    rows = {row.name: row for row in profiled_events(KNOWN, captured(store), store=store) if row.program == "profile"}
+    rows = {row.name: row for row in profiled_events(KNOWN, captured(store), QNN, store) if row.program == "profile"}
     assert rows["DELEGATE_CALL #0"].operators == OPERATORS
     assert rows["DELEGATE_CALL #0"].subgraph == 0
     for name in ("Input OpId_2 (cycles)", "Accelerator (execute) time (cycles) #0", "Method::execute"):
@@ -104,13 +106,13 @@ def test_a_delegate_call_has_all_operators_of_its_subgraph_and_a_total_has_none(
 
 
 def test_events_of_an_unknown_instruction_have_no_operators(store: Store) -> None:
-    rows = profiled_events(replace(KNOWN, instructions=()), captured(store), store=store)
+    rows = profiled_events(replace(KNOWN, instructions=()), captured(store), QNN, store)
     assert {(row.operators, row.debug_handles, row.backend, row.subgraph) for row in rows} == {((), (), None, None)}
-    assert len(rows) == len(profiled_events(KNOWN, captured(store), store=store))
+    assert len(rows) == len(profiled_events(KNOWN, captured(store), QNN, store))
 
 
 def test_the_times_of_warm_ups_are_left_out(store: Store) -> None:
-    rows = profiled_events(KNOWN, captured(store, iterations=1, warm_up=1), store=store)
+    rows = profiled_events(KNOWN, captured(store, iterations=1, warm_up=1), QNN, store)
     assert {(row.program, len(row.raw)) for row in rows if row.name == "Method::execute"} == {
         ("shipping", 2), ("profile", 2),
     }  # fmt: skip
@@ -119,18 +121,18 @@ def test_the_times_of_warm_ups_are_left_out(store: Store) -> None:
 
 
 def test_a_profile_program_with_other_outputs_is_marked(store: Store) -> None:
-    rows = profiled_events(KNOWN, captured(store, outputs=Blob(sha256="b" * 64, size=1)), store=store)
+    rows = profiled_events(KNOWN, captured(store, outputs=Blob(sha256="b" * 64, size=1)), QNN, store)
     assert {(row.program, row.same_outputs) for row in rows} == {("shipping", True), ("profile", False)}
 
 
 def test_without_a_profile_program_all_events_are_the_shipping_program_s(store: Store) -> None:
     alone = replace(captured(store), etdump_profile=None, outputs_profile=None)
-    assert {row.program for row in profiled_events(KNOWN, alone, store=store)} == {"shipping"}
+    assert {row.program for row in profiled_events(KNOWN, alone, QNN, store)} == {"shipping"}
 
 
 def test_a_log_with_another_number_of_inferences_is_refused(store: Store) -> None:
     with pytest.raises(EvidenceError) as refused:
-        profiled_events(KNOWN, captured(store, iterations=3), store=store)
+        profiled_events(KNOWN, captured(store, iterations=3), QNN, store)
     assert str(refused.value) == (
         "the shipping program's etdump holds 4 inferences, but 6 were requested; measure again with reuse=programs"
     )

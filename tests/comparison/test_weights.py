@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from qnnsweep.tasks.comparison.weights import WeightErrors, weight_errors
 from qnnsweep.tasks.storage.store import Store
 from tests.numerics.numpy_graph import Program, constant, entry
-from tests.sample_records import CONV, LOWERED, QUANTIZED
+from tests.sample_records import CONV, LOWERED_METHOD, QUANTIZED_METHOD
 
 WEIGHT = np.array([[1.0, -2.0, 0.25], [4.0, 0.5, -8.0], [2.0, -0.125, 3.0]], np.float32)
 ROUNDED = np.round(WEIGHT)
@@ -27,8 +27,8 @@ def errors_of_constant(
     """Return the errors of one operator that dequantizes `rounded` and descends from the nodes `sources`."""
     store = Store(folder)
     operator = replace(CONV, index=1, name="dequantize", target=DEQUANTIZE, constant=True, source_nodes=sources)
-    quantized = replace(QUANTIZED, float_weights=store.put_bytes(save(floats)))
-    lowered = replace(LOWERED, quantized=quantized, operators=(CONV, operator))
+    quantized = replace(QUANTIZED_METHOD, float_weights=store.put_bytes(save(floats)))
+    lowered = replace(LOWERED_METHOD, quantized=quantized, operators=(CONV, operator))
     return weight_errors(lowered, store, Program([entry([0.0]), constant(rounded)], [1]))
 
 

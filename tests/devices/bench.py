@@ -14,7 +14,7 @@ from pathlib import Path
 from qnnsweep.conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.measure import measure
-from qnnsweep.tasks.records import Bundle, Capture, Launch, TensorSpec
+from qnnsweep.tasks.records import Bundle, Capture, Launch, LaunchedMethod, TensorSpec
 from qnnsweep.tasks.storage.store import Store
 from tests.devices.loopback import Adbd, AdbServer, Sshd, running
 
@@ -96,8 +96,9 @@ class Bench:
             debug_buffer_bytes=0,
             iterations=1,
             warm_up=0,
+            methods=(LaunchedMethod(name=None, index=0, outputs=(OUTPUT,)),),
         )
-        return Bundle(runner=runner, blobs=(runner, program, inputs, *weight), launches=(launch,), outputs=(OUTPUT,))
+        return Bundle(runner=runner, blobs=(runner, program, inputs, *weight), launches=(launch,))
 
     def measure(self, bundle: Bundle, *devices: DeviceConfig, soc: SocConfig | None = None) -> Capture:
         return measure(bundle, devices, soc, store=self.store, farm=self.farm)

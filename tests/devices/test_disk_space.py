@@ -44,7 +44,7 @@ def test_on_a_nearly_full_device_all_files_that_the_cell_does_not_need_are_remov
     phone = replace(bench.over_adb, work_folder="/data/small/qnnsweep", least_free_mib=4)
     large, other = (bench.bundle(WRITES, ballast=10_000_000) for _ in range(2))
     for bundle in (large, other):
-        assert bench.measure(bundle, phone).execution.device == "phone"
+        assert bench.measure(bundle, phone).device == "phone"
     assert blobs(bench.phone.small / "qnnsweep") == {blob.sha256 for blob in other.blobs}
 
 

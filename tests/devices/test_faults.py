@@ -75,7 +75,7 @@ def test_a_cell_is_finished_by_a_sibling_when_the_phone_breaks(bench: Bench, fau
         started = bench.phone.data / "local" / "qnnsweep" / "leases" / "*" / "shipping" / "started"
         breaking = when(exists(started), lambda: BREAKS[fault](bench))
     capture = bench.measure(bundle, phone, bench.over_ssh)
-    assert capture.execution.device == "board"
+    assert capture.device == "board"
     assert set(bench.farm.quarantined) == {"phone"}
     assert bench.farm.quarantined["phone"].problem in (DeviceProblem.LOST, DeviceProblem.HUNG, DeviceProblem.OFFLINE)
     if breaking is not None:
@@ -84,7 +84,7 @@ def test_a_cell_is_finished_by_a_sibling_when_the_phone_breaks(bench: Bench, fau
         bench.phone.thaw()
     assert_no_runner_is_left(bench)
     # It stays excluded for this run, even if it works again by now.
-    assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here).device == "here"
 
 
 def test_a_cell_is_finished_by_a_sibling_when_the_phone_is_lost_during_deploy(bench: Bench) -> None:
@@ -92,7 +92,7 @@ def test_a_cell_is_finished_by_a_sibling_when_the_phone_is_lost_during_deploy(be
     breaking = when(exists(arriving), bench.phone.kill)
     capture = bench.measure(bench.bundle(WRITES, ballast=200_000_000), bench.over_adb, bench.here)
     breaking.join()
-    assert capture.execution.device == "here"
+    assert capture.device == "here"
     assert bench.farm.quarantined["phone"].problem in (DeviceProblem.LOST, DeviceProblem.OFFLINE)
     assert blobs(bench.phone.data) == []
 
@@ -105,7 +105,7 @@ def test_a_phone_that_refuses_the_host_is_quarantined_with_the_problem(
 ) -> None:
     refusing = RefusingAdbd(demands_key=demands_key)
     phone = replace(bench.over_adb, address=f"127.0.0.1:{refusing.port}", deadline_s=20)
-    assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here).device == "here"
     refusing.close()
     assert bench.farm.quarantined["phone"].problem is problem
 
@@ -116,7 +116,7 @@ def test_a_board_with_another_host_key_is_refused(bench: Bench) -> None:
     known = bench.folder / "known_hosts"
     known.write_text(f"[127.0.0.1]:{bench.board.port} {key.read_text()}")
     board = replace(bench.over_ssh, ssh=replace(bench.over_ssh.ssh, known_hosts=str(known)))
-    assert bench.measure(bench.bundle(WRITES), board, bench.here).execution.device == "here"
+    assert bench.measure(bench.bundle(WRITES), board, bench.here).device == "here"
     assert bench.farm.quarantined["board"].problem is DeviceProblem.HOST_KEY
     assert str(bench.farm.quarantined["board"]).startswith("wrong host key: 127.0.0.1:")
 
@@ -124,7 +124,7 @@ def test_a_board_with_another_host_key_is_refused(bench: Bench) -> None:
 def test_a_board_with_an_unknown_host_key_is_refused(bench: Bench) -> None:
     known = bench.folder / "nobody yet"
     strict = replace(bench.over_ssh, ssh=replace(bench.over_ssh.ssh, known_hosts=str(known)))
-    assert bench.measure(bench.bundle(WRITES), strict, bench.here).execution.device == "here"
+    assert bench.measure(bench.bundle(WRITES), strict, bench.here).device == "here"
     assert bench.farm.quarantined["board"].problem is DeviceProblem.HOST_KEY
     assert str(bench.farm.quarantined["board"]).startswith("unknown host key: 127.0.0.1:")
 
@@ -133,7 +133,7 @@ def test_a_wrong_password_is_refused_and_not_repeated(bench: Bench, monkeypatch:
     monkeypatch.setenv("BOARD_PASSWORD", "correct-horse")
     login = replace(bench.over_ssh.ssh, key_file=None, password_variable="BOARD_PASSWORD")
     board = replace(bench.over_ssh, ssh=login)
-    assert bench.measure(bench.bundle(WRITES), board, bench.here).execution.device == "here"
+    assert bench.measure(bench.bundle(WRITES), board, bench.here).device == "here"
     why = bench.farm.quarantined["board"]
     assert why.problem is DeviceProblem.LOGIN
     assert "refuses the login of root" in str(why)
@@ -143,7 +143,7 @@ def test_a_wrong_password_is_refused_and_not_repeated(bench: Bench, monkeypatch:
 def test_a_full_disk_is_a_fault_of_the_device_and_leaves_no_partial_file(bench: Bench) -> None:
     phone = replace(bench.over_adb, work_folder="/data/small/qnnsweep", least_free_mib=0)
     capture = bench.measure(bench.bundle(WRITES, ballast=40_000_000), phone, bench.here)
-    assert capture.execution.device == "here"
+    assert capture.device == "here"
     assert bench.farm.quarantined["phone"].problem is DeviceProblem.FULL
     assert blobs(bench.phone.small) == []
 
@@ -170,14 +170,14 @@ def test_files_that_arrive_damaged_are_not_used(bench: Bench, config_name: str) 
     wrong_sha256sum.chmod(0o755)
     path = f"{'/data/bin' if config_name == 'over_adb' else programs}:/usr/bin:/bin"
     config = replace(config, environment={"PATH": path})
-    assert bench.measure(bench.bundle(WRITES), config, bench.here).execution.device == "here"
+    assert bench.measure(bench.bundle(WRITES), config, bench.here).device == "here"
     assert str(bench.farm.quarantined[config.name]).endswith("3 of 3 files arrived damaged; none was used")
     assert blobs(bench.phone.data) + blobs(bench.board.folder) == []
 
 
 def test_a_device_without_the_runner_is_quarantined(bench: Bench) -> None:
     phone = replace(bench.over_adb, python="/no/such/python")
-    assert bench.measure(bench.bundle(WRITES), phone, bench.here).execution.device == "here"
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here).device == "here"
     why = bench.farm.quarantined["phone"]
     assert str(why) == "cannot start '/no/such/python' on the device: no program '/no/such/python' there"
     assert why.problem is DeviceProblem.RUNNER_MISSING
@@ -210,13 +210,13 @@ def test_a_runner_that_prints_garbage_and_writes_its_files_is_collected(bench: B
         "import os, sys\nsys.stdout.buffer.write(os.urandom(100_000))\nsys.stderr.buffer.write(os.urandom(100_000))\n"
     )
     capture = bench.measure(bench.bundle(garbage + WRITES), bench.over_adb)
-    assert (capture.execution.device, capture.execution.results[0].latencies_ms) == ("phone", ())
+    assert (capture.device, capture.results[0].latencies_ms) == ("phone", ())
 
 
 def test_a_device_with_another_soc_than_its_configuration_is_quarantined(bench: Bench) -> None:
     (bench.phone.data / "properties").write_text("ro.soc.model=SM8550\n")
     phone = replace(bench.over_adb, soc="SM8650")
-    assert bench.measure(bench.bundle(WRITES), phone, bench.here, soc=SM8650).execution.device == "here"
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here, soc=SM8650).device == "here"
     assert str(bench.farm.quarantined["phone"]) == "phone reports the SoC SM8550, but device.soc is SM8650"
     assert bench.farm.quarantined["phone"].problem is DeviceProblem.WRONG_SOC
 
@@ -224,9 +224,9 @@ def test_a_device_with_another_soc_than_its_configuration_is_quarantined(bench: 
 def test_a_probed_device_gets_only_the_cells_of_its_soc(bench: Bench) -> None:
     (bench.phone.data / "properties").write_text("ro.soc.model=SM8550-AC\n")
     phone = replace(bench.over_adb, soc="probe")
-    assert bench.measure(bench.bundle(WRITES), phone, bench.here, soc=SM8650).execution.device == "here"
+    assert bench.measure(bench.bundle(WRITES), phone, bench.here, soc=SM8650).device == "here"
     other = SocConfig(name="SM8550", arch=73, vtcm_mib=8)
-    assert bench.measure(bench.bundle(WRITES), phone, soc=other).execution.device == "phone"
+    assert bench.measure(bench.bundle(WRITES), phone, soc=other).device == "phone"
     assert bench.farm.quarantined == {}
 
 

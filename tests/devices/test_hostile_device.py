@@ -26,7 +26,7 @@ from qnnsweep.tasks.devices.local import LocalTransport
 from qnnsweep.tasks.devices.runner_cli import latencies_ms
 from qnnsweep.tasks.devices.transport import RunRequest
 from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, EnvironmentUnusable, EvidenceError
-from qnnsweep.tasks.records import Command, Execution, Launch, LaunchResult, TensorSpec
+from qnnsweep.tasks.records import Command, Execution, Launch, LaunchedMethod, LaunchResult, TensorSpec
 from qnnsweep.tasks.storage.atomic import temporary_name
 from qnnsweep.tasks.storage.store import Store
 from tests.devices.lying_sshd import LyingSshd, says
@@ -103,15 +103,14 @@ def executed(folder: Path, store: Store, *, debug: bool = False) -> Execution:
     (folder / "outputs").mkdir(parents=True)
     (folder / "outputs" / "output_0_0.raw").write_bytes(bytes(8))
     (folder / "etdump.etdp").write_bytes(b"etdump")
-    blob = store.put_bytes(b"")
+    blob, output = store.put_bytes(b""), TensorSpec(name="logits", shape=(2,), dtype="float32")
     launch = Launch(
         name="shipping", program=blob, input_list=blob, samples=1, debug=debug, debug_buffer_bytes=100, iterations=1,
-        warm_up=0,
+        warm_up=0, methods=(LaunchedMethod(name=None, index=0, outputs=(output,)),),
     )  # fmt: skip
     command = Command(argv=("runner",), exit_code=0, seconds=1.0)
     result = LaunchResult(launch=launch, folder=str(folder), command=command, latencies_ms=(), log=blob)
-    output = TensorSpec(name="logits", shape=(2,), dtype="float32")
-    return Execution(device="lying", results=(result,), outputs=(output,))
+    return Execution(device="lying", results=(result,))
 
 
 def test_a_device_writes_no_file_outside_the_folder_of_a_pull(lying: LyingSshd, tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_an_honest_device_is_collected(lying: LyingSshd, tmp_path: Path) -> None
     device = open_device(config_of(lying, tmp_path), host_environment={}, folder=tmp_path, native={})
     capture = collect(executed(tmp_path / "launch", store), device=device, store=store)
     device.transport.close()
-    assert store.read(capture.etdump) == b"etdump"
+    assert store.read(capture.methods[0].etdump) == b"etdump"
 
 
 TOO_LARGE = {

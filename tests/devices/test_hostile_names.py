@@ -44,7 +44,7 @@ def test_in_every_field_of_a_device_it_is_only_text(bench: Bench, config_name: s
         tags=[hostile],
     )
     code = f"import os\nassert os.environ['HOSTILE'] == {hostile!r}\n{WRITES}"
-    assert bench.measure(bench.bundle(code), prepared).execution.device == hostile
+    assert bench.measure(bench.bundle(code), prepared).device == hostile
     assert [canary for canary in canaries if canary.exists()] == []
     missing = replace(prepared, python=hostile)
     with pytest.raises(DeviceError):

@@ -58,8 +58,8 @@ def test_the_native_runner_has_all_its_files_beside_it_and_is_sent_once(
     config = native(getattr(bench, config_name), sdk)
     bundle = bench.bundle(WRITES)
     first = bench.measure(bundle, config, soc=SM8650)
-    assert first.execution.results[0].latencies_ms == (2.0,)
-    assert first.execution.results[0].command.argv[1:] == (
+    assert first.results[0].latencies_ms == (2.0,)
+    assert first.results[0].command.argv[1:] == (
         f"--model_path=../../../blobs/{bundle.launches[0].program.sha256}",
         f"--input_list_path=../../../blobs/{bundle.launches[0].input_list.sha256}",
         "--output_folder_path=outputs",
@@ -68,9 +68,9 @@ def test_the_native_runner_has_all_its_files_beside_it_and_is_sent_once(
         "--warm_up=0",
         "--htp_performance_mode=0",
     )
-    assert bench.measure(bundle, config, soc=SM8650).execution.bytes_sent == 0
+    assert bench.measure(bundle, config, soc=SM8650).bytes_sent == 0
     other = bench.bundle(WRITES, ballast=1000)
-    assert bench.measure(other, config, soc=SM8650).execution.bytes_sent == 1000
+    assert bench.measure(other, config, soc=SM8650).bytes_sent == 1000
     assert stat.S_IMODE(next(iter(sdk.glob("build/**/qnn_executor_runner"))).stat().st_mode) & 0o111 == 0
 
 

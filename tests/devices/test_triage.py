@@ -61,7 +61,7 @@ def test_any_output_is_searched_without_a_hang(repeated: str) -> None:
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_runner_that_fails_because_of_the_device_is_retried_on_a_sibling(bench: Bench, name: str) -> None:
     code = f"import os\nif '/here/' not in os.getcwd():\n    {EXITS.format(text=MESSAGES[name])}\n{WRITES}"
-    assert bench.measure(bench.bundle(code), bench.over_adb, bench.here).execution.device == "here"
+    assert bench.measure(bench.bundle(code), bench.over_adb, bench.here).device == "here"
     assert str(bench.farm.quarantined["phone"]).startswith(f"{name}: ")
 
 

@@ -36,7 +36,7 @@ from qnnsweep.tasks.records import Blob, Bundle, Capture, ExportedModel, Lowered
 from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.toolchain import runner
 from tests.flows.cache_key_spec import OTHER_INPUTS, REQUEST, Change, as_markdown, with_field
-from tests.sample_records import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, QUANTIZED
+from tests.sample_records import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, MODEL, QUANTIZED, with_method
 
 TASKS = (export_task, quantize_task, lower_task, bundle_task, measure_task, compare_task)
 TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
@@ -146,43 +146,49 @@ class SimulatedGraph(Graph):
         module = blob(code, model.factory, model.arguments, self._world.file("own_net.py"), self._weights())
         program = blob(module, model.inputs, model.methods or [], model.states or [], model.driver)
         evaluation = blob(code, model.evaluation, self._world.file("own_samples.py"))
-        return replace(
+        exported = with_method(
             EXPORTED,
-            model=model.name,
             program=program,
             calibration=blob(code, model.calibration, self._world.file("own_data.py")),
             calibration_samples=model.calibration.count,
             evaluation=evaluation,
             outputs_eager=blob(program, evaluation),
         )
+        return replace(exported, model=replace(MODEL, name=model.name))
 
     def _quantize(self, code: Any, exported: ExportedModel, scheme: SchemeConfig, *where: Any) -> QuantizedModel:
         if scheme.precision is not Precision.quantized:
-            exported = replace(exported, calibration=None, calibration_samples=0)
-            program = exported.program
+            exported = with_method(exported, calibration=None, calibration_samples=0)
+            program = exported.methods[0].program
         else:
-            program = blob(code, exported.program, exported.calibration, replace(scheme, name=""), where)
-        return replace(
+            program = blob(
+                code, exported.methods[0].program, exported.methods[0].calibration, replace(scheme, name=""), where
+            )
+        quantized = with_method(
             QUANTIZED,
-            exported=exported,
-            scheme=scheme.name,
+            exported=exported.methods[0],
             program=program,
-            outputs_quantized=blob(code, program, exported.evaluation),
+            outputs_quantized=blob(code, program, exported.methods[0].evaluation),
         )
+        return replace(quantized, model=exported.model)
 
     def _lower(self, code: Any, quantized: QuantizedModel, *options: Any) -> LoweredProgram:
         # No two compilations give the same bytes, because the compiler leaves a stamp in them.
         program = blob(code, len(self._cache))
-        return replace(LOWERED, quantized=quantized, program=program, reference=blob(program, quantized))
+        lowered = with_method(LOWERED, quantized=quantized.methods[0], reference=blob(program, quantized))
+        return replace(lowered, model=quantized.model, program=program)
 
     def _bundle(self, code: Any, lowered: LoweredProgram, measure: MeasureConfig) -> Bundle:
         arguments = (measure.iterations, measure.warm_up, measure.performance_mode, measure.debug_buffer_bytes)
-        files = (blob(self._world.file("runner.py")), blob(lowered.program, lowered.quantized.exported.evaluation))
-        return Bundle(runner=files[0], blobs=(*files, blob(code[0], arguments)), launches=(LAUNCH,), outputs=())
+        files = (
+            blob(self._world.file("runner.py")),
+            blob(lowered.program, lowered.quantized.exported.methods[0].evaluation),
+        )
+        return Bundle(runner=files[0], blobs=(*files, blob(code[0], arguments)), launches=(LAUNCH,))
 
     def _measure(self, code: Any, bundle: Bundle, devices: tuple[DeviceConfig, ...], *where: Any) -> Capture:
         names = [device.name for device in devices]
-        return replace(
+        return with_method(
             CAPTURE, outputs=blob(bundle, names), etdump=blob(code, len(self._cache))
         )  # an ETDump contains times
 
@@ -276,9 +282,10 @@ def test_the_order_of_a_farms_devices_and_of_references_is_not_in_any_key(folder
 
 
 def test_the_labels_in_records_are_not_in_the_keys_of_the_next_stages() -> None:
-    for record, name in ((EXPORTED, "model"), (QUANTIZED, "scheme")):
-        assert digest(replace(record, **{name: "another"})) == digest(record)
-    assert {field.name for field in fields(Capture) if not field.metadata.get("identity", True)} == {"measured_run"}
+    for record in (EXPORTED, QUANTIZED, LOWERED):
+        assert digest(replace(record, model=replace(MODEL, name="another"), made=())) == digest(record)
+    neutral = {field.name for field in fields(Capture) if not field.metadata.get("identity", True)}
+    assert neutral == {"bytes_sent", "measured_run"}
     assert dataclasses.replace(CAPTURE, measured_run="x") != CAPTURE
 
 

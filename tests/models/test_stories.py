@@ -11,6 +11,7 @@ import torch
 from qnnsweep.conf.load import load
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.models.stories import static_llama, story
+from qnnsweep.tasks.records import PlannedStep, StateLink, StepPlan, TokenRule
 from qnnsweep.tasks.toolchain.runner import steps_of
 from qnnsweep.tasks.toolchain.tensors import flat_outputs
 
@@ -26,20 +27,33 @@ def test_the_model_writes_its_story() -> None:
     shapes += [(1, 4, 8, 127)] * 5 + [(1, 4, 127, 8)] * 5
     sequence = story(1, steps=20)[0]["steps"]
     names = ("tokens", "mask", "position")
-    steps = [
-        {"method": "decode", "keep": None, "inputs": [step["inputs"].get(name) for name in names] + [None] * 10}
-        for step in sequence
-    ]
-    states = [
-        {"method": "decode", "output": 1 + number, "to_method": "decode", "input": 3 + number, "update": "append"}
-        | {"axis": 3 if number < 5 else 2}
+    fixed = {
+        f"{number} {name}": step["inputs"][name] for number, step in enumerate(sequence) for name in step["inputs"]
+    }
+    steps = tuple(
+        PlannedStep(
+            method="decode",
+            inputs=(*(f"{number} {name}" if name in step["inputs"] else None for name in names), *[None] * 10),
+            keep=None,
+        )
+        for number, step in enumerate(sequence)
+    )
+    links = tuple(
+        StateLink(
+            method="decode",
+            output=1 + number,
+            to_method="decode",
+            input=3 + number,
+            update="append",
+            axis=3 if number < 5 else 2,
+        )
         for number in range(10)
-    ]
-    plan = {"states": states, "token": {"output": {"decode": 0}, "input": {"decode": 0}}, "sequences": [steps]}
+    )
+    plan = StepPlan(links=links, tokens=(TokenRule(method="decode", output=0, input=0),), sequences=(steps,))
 
-    def read(_: str, index: int, fixed: Any) -> Any:
+    def read(_: str, index: int, key: str | None) -> Any:
         dtype = torch.float32 if index not in (0, 2) else torch.int32
-        return torch.zeros(shapes[index], dtype=dtype).numpy() if fixed is None else fixed.clone().numpy()
+        return torch.zeros(shapes[index], dtype=dtype).numpy() if key is None else fixed[key].clone().numpy()
 
     def call(_: tuple[int, int], __: Any, inputs: Any) -> Any:
         with torch.no_grad():

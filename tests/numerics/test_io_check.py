@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from qnnsweep.tasks.numerics.io_check import check_io, check_mistake, relative_error
 from qnnsweep.tasks.numerics.io_mistakes import layouts, orders
-from qnnsweep.tasks.records import Blob, ExportedModel, InputMistake, IoCheck, TensorSpec
+from qnnsweep.tasks.records import Blob, ExportedMethod, InputMistake, IoCheck, TensorSpec
 from qnnsweep.tasks.records.vocabulary import PROBE_STATUSES
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -26,11 +26,11 @@ def spec(name: str, *shape: int, dtype: str = "float32") -> TensorSpec:
     return TensorSpec(name=name, shape=shape, dtype=dtype)
 
 
-def model(*outputs: TensorSpec, mistakes: tuple[InputMistake, ...] = (), samples: int = 1) -> ExportedModel:
-    return ExportedModel(
-        model="m", program=BLOB, inputs=(), outputs=outputs, calibration=None, calibration_samples=0, evaluation=BLOB,
+def model(*outputs: TensorSpec, mistakes: tuple[InputMistake, ...] = (), samples: int = 1) -> ExportedMethod:
+    return ExportedMethod(
+        program=BLOB, inputs=(), outputs=outputs, calibration=None, calibration_samples=0, evaluation=BLOB,
         sample_names=("s",) * samples, labels=(None,) * samples, outputs_eager=BLOB, outputs_exported=BLOB,
-        input_mistakes=mistakes, mistaken_outputs=BLOB, weights="random",
+        input_mistakes=mistakes, mistaken_outputs=BLOB,
     )  # fmt: skip
 
 

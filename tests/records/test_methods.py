@@ -1,4 +1,4 @@
-"""The records of programs with several methods."""
+"""The records of programs with several methods, and the names of their parts."""
 
 from __future__ import annotations
 
@@ -7,42 +7,26 @@ from typing import Any
 
 import pytest
 
-from qnnsweep.tasks.records import CaptureMethods, ExportedMethods, LoweredMethods, QuantizedMethods
-from qnnsweep.tasks.records.methods import for_each_method, in_method, methods_of, named_operator, of_methods
+from qnnsweep.tasks.records.methods import in_method, named_operator
 from qnnsweep.tasks.storage.codec import decode, encode
 from qnnsweep.tasks.storage.digest import digest
 from tests.sample_records import CAPTURE, CONV, EXPORTED, LOWERED, QUANTIZED, blob
 
-OF_SEVERAL: list[tuple[Any, type[Any], str]] = [
-    (EXPORTED, ExportedMethods, "program"),
-    (QUANTIZED, QuantizedMethods, "program"),
-    (LOWERED, LoweredMethods, "program"),
-    (CAPTURE, CaptureMethods, "outputs"),
-]
+RECORDS = [(EXPORTED, "program"), (QUANTIZED, "program"), (LOWERED, "reference"), (CAPTURE, "outputs")]
 
 
-@pytest.mark.parametrize("record", [record for record, _, _ in OF_SEVERAL], ids=lambda record: type(record).__name__)
-def test_the_record_of_an_only_method_is_that_of_the_base_class(record: Any) -> None:
-    assert of_methods([record]) is record
-    assert methods_of(record) == (record,)
-
-
-@pytest.mark.parametrize(("record", "kind", "field"), OF_SEVERAL, ids=lambda value: getattr(value, "__name__", ""))
-def test_the_records_of_several_methods_are_stored_and_read_back_in_their_order(
-    record: Any, kind: type[Any], field: str
-) -> None:
-    others = [replace(record, **{field: blob(letter)}) for letter in "de"]
-    several = of_methods([record, *others])
-    assert type(several) is kind
-    assert methods_of(several) == (record, *others)
+@pytest.mark.parametrize(("record", "field"), RECORDS, ids=lambda value: type(value).__name__)
+def test_the_methods_of_a_program_are_stored_and_read_back_in_their_order(record: Any, field: str) -> None:
+    (method,) = record.methods
+    others = [replace(method, **{field: blob(letter)}) for letter in "de"]
+    several, turned = (replace(record, methods=tuple(methods)) for methods in ([method, *others], [*others, method]))
     assert decode(encode(several)) == several
-    assert len({digest(value) for value in (record, several, of_methods([*others, record]))}) == 3
+    assert len({digest(value) for value in (record, several, turned)}) == 3
 
 
-def test_a_change_is_applied_to_the_record_of_every_method() -> None:
-    several = of_methods([EXPORTED, replace(EXPORTED, method="decode")])
-    changed = for_each_method(several, lambda method: replace(method, calibration_samples=0))
-    assert [(method.method, method.calibration_samples) for method in methods_of(changed)] == [(None, 0), ("decode", 0)]
+def test_a_lowered_program_has_the_models_that_it_was_made_of() -> None:
+    assert LOWERED.quantized == QUANTIZED
+    assert LOWERED.quantized.exported == EXPORTED
 
 
 def test_an_operator_of_a_method_gets_the_methods_name_and_a_number_in_the_program() -> None:

@@ -17,7 +17,7 @@ from qnnsweep.tasks.records import (
     Quantization,
 )
 from qnnsweep.tasks.records.vocabulary import Cause
-from tests.sample_records import ANSWER, COMPARISON, CONV, LOWERED, blob
+from tests.sample_records import ANSWER, COMPARISON, CONV, LOWERED, blob, with_method
 
 WIDE = Quantization(scale=(1.0,), zero_point=(65535,), quant_min=0, quant_max=65535, dtype="uint16", axis=None)
 BYTES = Quantization(scale=(0.1,), zero_point=(0,), quant_min=0, quant_max=255, dtype="uint8", axis=None)
@@ -47,7 +47,8 @@ def cell(
     budget += [share("cross", 0.0, None), share("unexplained", 1.0 - sum(totals.values()), None)]
     budget += [share(cause, value, name) for (cause, name), value in shares.items()]
     comparison = replace(COMPARISON, outputs=(ANSWER,), operators=tuple(compared), budget=tuple(budget))
-    return comparison, replace(LOWERED, operators=tuple(numbered), program=blob("1", 1_000_000))
+    lowered = replace(LOWERED, program=blob("1", 1_000_000))
+    return comparison, with_method(lowered, operators=tuple(numbered))
 
 
 def share(cause: Cause, value: float, name: str | None) -> ErrorShare:

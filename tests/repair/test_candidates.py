@@ -13,6 +13,7 @@ from qnnsweep.tasks.records import BiasUse
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from tests.repair.sample_cells import ADD, BYTES, CONVOLUTION, RELU, WIDE, cell, operator, scheme
+from tests.sample_records import with_method
 
 FLOAT = {"precision": OverridePrecision.float16}
 
@@ -136,8 +137,9 @@ def test_the_range_with_the_least_error_comes_after_all_changes_whose_gain_is_kn
 def test_values_that_few_samples_did_not_show_are_calibrated_with_all_samples() -> None:
     uses = {"least_value": 0.0, "largest_value": 49.0, "clipped_elements": 7}
     comparison, lowered = cell([operator("conv", CONVOLUTION)], {("clipping", "conv"): 0.9}, conv=uses)
-    exported = replace(lowered.quantized.exported, calibration_samples=32)
-    lowered = replace(lowered, quantized=replace(lowered.quantized, exported=exported))
+    (method,) = lowered.methods
+    exported = replace(method.exported, calibration_samples=32)
+    lowered = with_method(lowered, quantized=replace(method.quantized, exported=exported))
     few = replace(scheme("8a8w"), calibration_samples=8)
     (more,) = (new for new in candidates(comparison, lowered, few) if "samples" in new.change)
     assert more.description == "32 calibration samples for the convolution layers.conv"

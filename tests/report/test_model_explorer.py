@@ -36,7 +36,7 @@ def shaped(shape: str) -> list[dict[str, object]]:
 
 
 def test_the_edge_graph_has_a_node_for_every_call_under_its_operators_name() -> None:
-    assert edge_graph([CONV, VIEW, UNUSED], EXPORTED.inputs, json.dumps(CALLS).encode()) == {
+    assert edge_graph([CONV, VIEW, UNUSED], EXPORTED.methods[0].inputs, json.dumps(CALLS).encode()) == {
         "label": "edge",
         "graphs": [
             {
@@ -87,7 +87,7 @@ def test_a_weight_is_in_the_namespace_of_its_readers() -> None:
     calls += [call({"input": 0}, by_name["weight"], by_name["scale"])]
     calls += [call(by_name["first"], by_name["second_weight"], by_name["scale"])]
     data = json.dumps({"calls": calls, "outputs": [by_name["second"]]}).encode()
-    nodes = edge_graph(operators, EXPORTED.inputs, data)["graphs"][0]["nodes"]
+    nodes = edge_graph(operators, EXPORTED.methods[0].inputs, data)["graphs"][0]["nodes"]
     assert {node["id"]: node["namespace"] for node in nodes} == {
         "input:0": "inputs",
         "weight": "layers/0/conv",

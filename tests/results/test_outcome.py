@@ -27,6 +27,7 @@ from qnnsweep.tasks.records import (
     ExportedModel,
     Gap,
     IoCheck,
+    ModelFacts,
     Operator,
     OperatorComparison,
     OutputComparison,
@@ -36,11 +37,7 @@ from qnnsweep.tasks.records.vocabulary import Outcome
 from qnnsweep.tasks.results.outcome import CellResult, finals, judge
 
 BLOB = Blob(sha256="0" * 64, size=1)
-EXPORTED = ExportedModel(
-    model="digits_cnn", program=BLOB, inputs=(), outputs=(), calibration=None, calibration_samples=0, evaluation=BLOB,
-    sample_names=(), labels=(), outputs_eager=BLOB, outputs_exported=BLOB, input_mistakes=(), mistaken_outputs=BLOB,
-    weights="trained",
-)  # fmt: skip
+EXPORTED = ExportedModel(model=ModelFacts(name="digits_cnn", weights="trained"), methods=())
 EXACT = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0, snr_db=None, cosine=1.0)
 
 
@@ -305,7 +302,7 @@ def test_a_scheme_without_a_floor_passes_with_anything_finite(request_8a8w: Requ
 
 
 def test_the_top1_agreement_of_random_weights_has_no_floor(request_8a8w: Request) -> None:
-    random = replace(EXPORTED, weights="random")
+    random = replace(EXPORTED, model=replace(EXPORTED.model, weights="random"))
     assert judged(cell(request_8a8w, output(0, gap(21.0), **DIFFERS), exported=random)) == ("passed", None)
     assert judged(cell(request_8a8w, output(0, gap(19.0), **DIFFERS), exported=random)) == (
         "out_of_tolerance",

@@ -12,7 +12,7 @@ from qnnsweep.tasks.errors import ToolchainError
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.repair_search import Search, Step
 from tests.repair.sample_cells import ADD, CONVOLUTION, cell, operator, scheme
-from tests.sample_records import COMPARISON, EXPORTED, blob, passed_cell
+from tests.sample_records import COMPARISON, EXPORTED, blob, passed_cell, with_method
 
 DAMAGE = (SchemeOverride(node="node_conv", quant_dtype="8a4w"), SchemeOverride(node="node_add", range=[0.0, 10.0]))
 BEFORE = scheme("8a8w", *DAMAGE)
@@ -61,7 +61,7 @@ class Cells:
         return passed_cell(
             request,
             comparison=replace(comparison, outputs=outputs),
-            lowered=replace(lowered, program=program, compile_facts=()),
+            lowered=with_method(replace(lowered, program=program), compile_facts=()),
         )
 
 

@@ -19,6 +19,7 @@ from tests.sample_records import (
     WORSE,
     passed_cell,
     up_to_lower,  # isort: skip,
+    with_method,
 )
 
 CONVERSION = replace(CONV, index=2, name="conv (requantized for view)", debug_handle=None)
@@ -56,7 +57,7 @@ def test_a_wrong_conversion_counts_among_the_operators_that_introduce_error(plan
 def test_a_requantized_value_that_was_not_compared_has_a_row_per_sample(planned: Request) -> None:
     tensor = RequantizedTensor(operator=CONVERSION, identifier="to_copy@0", instruction=0, source=0, readers=(1,))
     cell = up_to_lower(planned, "measure", ABORT)
-    cell.lowered = replace(LOWERED, requantized=(tensor,))
+    cell.lowered = with_method(LOWERED, requantized=(tensor,))
     rows_by_sample = [(row["operator_index"], row["operator"], row["status"]) for row in rows_of(cell, "operators")]
     assert rows_by_sample == [
         (0, "conv", "not_dumped"),

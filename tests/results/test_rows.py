@@ -34,6 +34,7 @@ from tests.sample_records import (
     every_kind,
     passed_cell,
     up_to_lower,
+    with_method,
 )  # fmt: skip
 
 RUN = "20261121T094931Z-5fcc"
@@ -273,7 +274,7 @@ def test_operators_that_were_not_compared_have_a_row_per_requested_reference(
     references: list[str], rows_per_sample: int, planned: Request
 ) -> None:
     request = replace(planned, measure=replace(planned.measure, references=references))
-    cell = replace(up_to_lower(request, "execute", ABORT), lowered=replace(LOWERED, references=(OTHER,)))
+    cell = replace(up_to_lower(request, "execute", ABORT), lowered=with_method(LOWERED, references=(OTHER,)))
     actual = [(row["reference"], row["operator"], row["status"]) for row in rows_of(cell, "operators")]
     of_a_sample = [
         ("edge", "conv", "not_dumped"), ("edge", "view", "not_dumped"), ("exported", "conv", "not_dumped"),

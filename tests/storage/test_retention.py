@@ -62,6 +62,7 @@ def launch(blob: Blob) -> Launch:
         debug_buffer_bytes=0,
         iterations=1,
         warm_up=0,
+        methods=(),
     )
 
 

@@ -100,5 +100,5 @@ def start_runner(resources: Resources) -> StartRunner:
 def images(resources: Resources, lowered: LoweredProgram) -> list[tuple[bytes]]:
     """The evaluation samples of `lowered` as a runner's input files."""
     exported = lowered.quantized.exported
-    tensors = load(resources.store.read(exported.evaluation))
-    return [(tensors[f"{sample}/image"].tobytes(),) for sample in range(len(exported.sample_names))]
+    tensors = load(resources.store.read(exported.methods[0].evaluation))
+    return [(tensors[f"{sample}/image"].tobytes(),) for sample in range(len(exported.methods[0].sample_names))]

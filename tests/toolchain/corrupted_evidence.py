@@ -9,7 +9,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load, save
 
-from qnnsweep.tasks.comparison.capture import compare_capture
+from qnnsweep.tasks.comparison.methods import compare_methods
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Capture, Comparison, ExpectedTensor, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES, VERDICTS
 from qnnsweep.tasks.storage.store import Store
+from tests.sample_records import with_method
 
 RELU, POOL, VIEW = "aten_relu_default@0", "aten_max_pool2d_with_indices_default@0", "aten_view_copy_default@0"
 
@@ -130,42 +131,44 @@ def compared_after(
     """What the comparison makes of the capture with this damage."""
     from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc, serialize_to_etdump_flatcc
 
-    assert capture.etdump_debug is not None
-    assert capture.debug_buffer is not None
+    assert capture.methods[0].etdump_debug is not None
+    assert capture.methods[0].debug_buffer is not None
     files = Files(
-        etdump=deserialize_from_etdump_flatcc(store.read(capture.etdump_debug)),
-        buffer=bytearray(store.read(capture.debug_buffer)),
+        etdump=deserialize_from_etdump_flatcc(store.read(capture.methods[0].etdump_debug)),
+        buffer=bytearray(store.read(capture.methods[0].debug_buffer)),
     )
     damage(files)
     written = serialize_to_etdump_flatcc(files.etdump)
-    changed = replace(
+    changed = with_method(
         capture,
         etdump_debug=store.put_bytes(len(written).to_bytes(4, "little") + written),  # it leaves out the size
         debug_buffer=store.put_bytes(bytes(files.buffer)),
     )
-    return compare_capture(lowered, changed, options, store)
+    return compare_methods(lowered, changed, options, store)
 
 
 def compared_with_a_handle_announced_twice(
     lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store
 ) -> Comparison:
     """The same, the lowering having announced another tensor under the relu's handle."""
-    (handle,) = next(tensor.debug_handles for tensor in lowered.expected_tensors if tensor.identifier == RELU)
+    (handle,) = next(
+        tensor.debug_handles for tensor in lowered.methods[0].expected_tensors if tensor.identifier == RELU
+    )
     other = ExpectedTensor(
         identifier="aten_relu_default_9@0", debug_handles=(handle,), output_index=0, quantization=None, axis_order=None
     )
-    announced = replace(lowered, expected_tensors=(*lowered.expected_tensors, other))
-    return compare_capture(announced, capture, options, store)
+    announced = with_method(lowered, expected_tensors=(*lowered.methods[0].expected_tensors, other))
+    return compare_methods(announced, capture, options, store)
 
 
 def compared_with_an_odd_answer(
     lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store
 ) -> Comparison:
     """The same with a NaN among the first sample's answers."""
-    outputs = {key: value.copy() for key, value in load(store.read(capture.outputs)).items()}
+    outputs = {key: value.copy() for key, value in load(store.read(capture.methods[0].outputs)).items()}
     outputs["0/0"].flat[3] = np.nan
-    changed = replace(capture, outputs=store.put_bytes(save(outputs)))
-    return compare_capture(lowered, changed, options, store)
+    changed = with_method(capture, outputs=store.put_bytes(save(outputs)))
+    return compare_methods(lowered, changed, options, store)
 
 
 def fuzzed(
@@ -176,14 +179,18 @@ def fuzzed(
     Raises any error that the comparison must not raise.
     """
     outcomes: Counter[str] = Counter()
-    expected = [(sample, operator) for sample in range(lowered.operator_samples) for operator in lowered.operators]
+    expected = [
+        (sample, operator)
+        for sample in range(lowered.methods[0].operator_samples)
+        for operator in lowered.methods[0].operators
+    ]
 
     @settings(profile, database=None, suppress_health_check=list(HealthCheck))
-    @given(data=_mutated(store.read(getattr(capture, field))))
+    @given(data=_mutated(store.read(getattr(capture.methods[0], field))))
     def compare(data: bytes) -> None:
-        changed = replace(capture, **{field: store.put_bytes(data)})
+        changed = with_method(capture, **{field: store.put_bytes(data)})
         try:
-            comparison = compare_capture(lowered, changed, options, store)
+            comparison = compare_methods(lowered, changed, options, store)
         except EvidenceError:
             outcomes["refused"] += 1
             return

@@ -39,14 +39,16 @@ def linked(
 
     make_deterministic()
     exported = quantized.exported
-    (sample,) = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
+    (sample,) = read_samples(
+        store, exported.methods[0].evaluation, [spec.name for spec in exported.methods[0].inputs], 1
+    )
     compiler = backend_of(kind).compiler(scheme, None)
-    edge = edge_program(compiler, load_program(store, quantized.program)).exported_program()
+    edge = edge_program(compiler, load_program(store, quantized.methods[0].program)).exported_program()
     operators = operator_table(edge, compiler)
     with torch.no_grad():
         _, actual = graph_of(edge).run(sample)
     links = {}
-    for name, program in (("exported", exported.program), ("quantized", quantized.program)):
+    for name, program in (("exported", exported.methods[0].program), ("quantized", quantized.methods[0].program)):
         other = other_reference(name, load_program(store, program), edge, operators, [sample], store)
         values = read_tensors(store, other.values)
         rows = {}

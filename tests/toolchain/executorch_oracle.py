@@ -20,8 +20,8 @@ def lower_officially(quantized: QuantizedModel, scheme: SchemeConfig, soc: SocCo
 
     from qnnsweep.tasks.toolchain.saved_program import load_program
 
-    module = load_program(store, quantized.program).module()
-    return official_path.lower(quantized.exported, module, scheme, soc, store).program
+    module = load_program(store, quantized.methods[0].program).module()
+    return official_path.lower(quantized.methods[0].exported, module, scheme, soc, store).program
 
 
 def read_etrecord(blob: Blob, store: Store) -> dict[str, Any]:

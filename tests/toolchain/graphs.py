@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from qnnsweep.tasks.records import Blob, LoweredProgram, Quantization
 from qnnsweep.tasks.storage.store import Store
+from tests.sample_records import with_method
 
 Array = NDArray[Any]
 
@@ -113,17 +113,17 @@ def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str,
     from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
     exported = lowered.quantized.exported
-    names = [spec.name for spec in exported.inputs]
-    inputs = read_samples(store, exported.evaluation, names, sample + 1)[sample]
-    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+    names = [spec.name for spec in exported.methods[0].inputs]
+    inputs = read_samples(store, exported.methods[0].evaluation, names, sample + 1)[sample]
+    graph = read_graph(store, lowered.methods[0].reference_calls, lowered.methods[0].reference_constants)
     with torch.no_grad():
         answer, values = graph.run(inputs)
-    stored = read_tensors(store, lowered.reference)
+    stored = read_tensors(store, lowered.methods[0].reference)
     numbers = [int(key.partition("/")[2]) for key in stored if key.startswith(f"{sample}/")]
     return {
         "operators": sorted(numbers),
         "differing": [number for number in numbers if not torch.equal(values[number], stored[f"{sample}/{number}"])],
-        "outputs": _same(answer, [read_tensors(store, lowered.outputs_edge)[f"{sample}/0"]]),
+        "outputs": _same(answer, [read_tensors(store, lowered.methods[0].outputs_edge)[f"{sample}/0"]]),
         "constants": graph.constant_calls,
         "leaving": sorted(graph.output_calls),
     }
@@ -145,10 +145,12 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
     make_deterministic()
     ask = load(["scheme=8a8w", "soc=SM8650"]).cells[0].request
     compiler = backend_of(ask.backend.kind).compiler(ask.scheme, None)
-    module = edge_program(compiler, load_program(store, lowered.quantized.program)).exported_program().module()
-    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+    module = (
+        edge_program(compiler, load_program(store, lowered.quantized.methods[0].program)).exported_program().module()
+    )
+    graph = read_graph(store, lowered.methods[0].reference_calls, lowered.methods[0].reference_constants)
     exported = lowered.quantized.exported
-    samples = read_samples(store, exported.evaluation, [spec.name for spec in exported.inputs], 8)
+    samples = read_samples(store, exported.methods[0].evaluation, [spec.name for spec in exported.methods[0].inputs], 8)
     with torch.no_grad():
         pairs = [(graph.run(sample)[0], tree_leaves(module(*sample))) for sample in samples]
     return [line for ours, theirs in pairs for line in _same(ours, theirs)]
@@ -301,10 +303,10 @@ def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
 
     make_deterministic()
     exported = lowered.quantized.exported
-    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
-    names = [spec.name for spec in exported.inputs]
-    samples = read_samples(store, exported.evaluation, names, len(exported.sample_names))
-    answers = designed_outputs(graph, lowered.operators, lowered.input_qparams, samples)
+    graph = read_graph(store, lowered.methods[0].reference_calls, lowered.methods[0].reference_constants)
+    names = [spec.name for spec in exported.methods[0].inputs]
+    samples = read_samples(store, exported.methods[0].evaluation, names, len(exported.methods[0].sample_names))
+    answers = designed_outputs(graph, lowered.methods[0].operators, lowered.methods[0].input_qparams, samples)
     if isinstance(answers, str):
         return answers
     return {key: output.numpy() for key, output in outputs_by_sample(answers).items()}
@@ -317,16 +319,16 @@ def designed_by_kernels(lowered: LoweredProgram, store: Store) -> dict[str, Arra
     from qnnsweep.tasks.numerics.dequantize import fake_quantize
     from qnnsweep.tasks.toolchain.entrypoints import reference_kernels
 
-    exported, kernels_on = lowered.quantized.exported, reference_kernels(lowered, store)
-    evaluation = load(store.read(exported.evaluation))
+    exported, kernels_on = lowered.quantized.exported, reference_kernels(lowered.methods[0], store)
+    evaluation = load(store.read(exported.methods[0].evaluation))
     outputs: dict[str, Array] = {}
-    for sample in range(len(exported.sample_names)):
-        (spec,), (qparams,) = exported.inputs, lowered.input_qparams
+    for sample in range(len(exported.methods[0].sample_names)):
+        (spec,), (qparams,) = exported.methods[0].inputs, lowered.methods[0].input_qparams
         assert qparams is not None
         kernels = kernels_on([fake_quantize(evaluation[f"{sample}/{spec.name}"], qparams).astype(np.float32)])
         values: dict[int, Any] = {}
         for index in range(len(kernels.sources)):
-            value, operator = kernels.call(index, values), lowered.operators[index]
+            value, operator = kernels.call(index, values), lowered.methods[0].operators[index]
             unrounded = index in kernels.constants or index in kernels.clamped
             if isinstance(value, np.ndarray) and operator.quantization is not None and not unrounded:
                 value = fake_quantize(value, operator.quantization).astype(value.dtype)
@@ -337,6 +339,6 @@ def designed_by_kernels(lowered: LoweredProgram, store: Store) -> dict[str, Arra
 
 def with_other_target(lowered: LoweredProgram, index: int, target: str, store: Store) -> LoweredProgram:
     """Return the lowering with another function in the call of one operator."""
-    graph = json.loads(store.read(lowered.reference_calls))
+    graph = json.loads(store.read(lowered.methods[0].reference_calls))
     graph["calls"][index][0] = target
-    return replace(lowered, reference_calls=store.put_bytes(json.dumps(graph).encode()))
+    return with_method(lowered, reference_calls=store.put_bytes(json.dumps(graph).encode()))

@@ -28,7 +28,7 @@ def refusals(exported: ExportedModel, schemes: Sequence[SchemeConfig], store: St
     """Return the message with which the quantizer refuses every scheme before any calibration; None if it accepts."""
     messages: list[str | None] = []
     for scheme in schemes:
-        module = load_program(store, exported.program).module()
+        module = load_program(store, exported.methods[0].program).module()
         try:
             prepare_pt2e(module, backend_of("qnn").compiler(scheme, None).quantizer(scheme, module))
             messages.append(None)

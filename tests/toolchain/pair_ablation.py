@@ -17,7 +17,7 @@ if BENCHMARKS not in sys.path:
 def ablate(quantized: QuantizedModel, store: Store) -> dict[str, Any]:
     import pairs
 
-    ablation = pairs.ablate(quantized, store)
+    ablation = pairs.ablate(quantized.methods[0], store)
     fused = {pair.module_path: pair.levels for pair in ablation.pairs}
     return {"counts": ablation.counts, "graphs": ablation.graphs, "outputs": ablation.outputs, "fused": fused}
 

@@ -11,13 +11,13 @@ from qnnsweep.tasks.storage.store import Store
 
 
 def errors(lowered: LoweredProgram, store: Store) -> WeightErrors:
-    return weight_errors(lowered, store, _kernels(lowered, store))
+    return weight_errors(lowered.methods[0], store, _kernels(lowered, store))
 
 
 def _kernels(lowered: LoweredProgram, store: Store) -> Kernels:
     from qnnsweep.tasks.toolchain.entrypoints import reference_kernels
 
-    return reference_kernels(lowered, store)([])
+    return reference_kernels(lowered.methods[0], store)([])
 
 
 def largest_in_steps(lowered: LoweredProgram, store: Store) -> list[tuple[str, int, float]]:
@@ -30,7 +30,7 @@ def largest_in_steps(lowered: LoweredProgram, store: Store) -> list[tuple[str, i
     assert set(by_operator) == set(steps)
     largest: list[tuple[str, int, float]] = []
     for index, step in steps.items():
-        operator, error = lowered.operators[index], np.abs(by_operator[index])
+        operator, error = lowered.methods[0].operators[index], np.abs(by_operator[index])
         explained = np.abs(np.asarray(kernels.call(index, {}))) * 2.0**-22
         largest.append((operator.target, error.ndim, float((np.maximum(error - explained, 0) / step).max())))
     return largest
@@ -40,9 +40,9 @@ def _steps(lowered: LoweredProgram, store: Store) -> dict[int, Array]:
     """Return, per operator that dequantizes a constant, the step of each element's grid, from the operator's call."""
     from qnnsweep.tasks.toolchain.reference.graph import read_graph
 
-    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+    graph = read_graph(store, lowered.methods[0].reference_calls, lowered.methods[0].reference_constants)
     steps: dict[int, Array] = {}
-    for operator in filter(lambda row: row.constant and row.shape is not None, lowered.operators):
+    for operator in filter(lambda row: row.constant and row.shape is not None, lowered.methods[0].operators):
         arguments = graph.calls[operator.index].arguments
         match operator.target.split("."), operator.shape:
             case [_, "dequantize_per_tensor", _], shape:

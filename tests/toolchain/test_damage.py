@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.records import Capture, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
 from tests.sample_tables import nightly, sweep
@@ -34,7 +35,9 @@ def material(
     capture: Capture,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> mutated.Material:
-    options = ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators)
+    options = ComparisonOptions(
+        classifier=True, tolerances=of_scheme(request_8a8w.tolerance.operators, request_8a8w.scheme.name)
+    )
     rows = sweep(nightly()[:2], count=8)
     root = tmp_path_factory.mktemp("material")
     return mutated.Material.create(root, lowered, capture, resources.store, rows, options)

@@ -158,29 +158,29 @@ def refused(model: ModelConfig, store: Store) -> str:
 
 def test_a_model_is_exported_with_its_samples_and_what_eager_pytorch_answers(store: Store) -> None:
     exported = export_model(config(arguments={"width": 5}), store)
-    assert exported.inputs == (
+    assert exported.methods[0].inputs == (
         TensorSpec(name="x", shape=(1, 3), dtype="float32"),
         TensorSpec(name="scale", shape=(1,), dtype="float32"),
     )
-    assert exported.outputs == (
+    assert exported.methods[0].outputs == (
         TensorSpec(name="logits", shape=(1, 5), dtype="float32"),
         TensorSpec(name="argmax", shape=(1,), dtype="int64"),
     )
-    assert (exported.model, exported.weights) == ("my_net", "random")
-    assert (exported.sample_names, exported.labels) == (("row 0", "row 1", "row 2"), (0, 1, 2))
-    assert exported.calibration is not None
-    assert exported.calibration_samples == 2
-    calibration = read_tensors(store, exported.calibration)
+    assert (exported.model.name, exported.model.weights) == ("my_net", "random")
+    assert (exported.methods[0].sample_names, exported.methods[0].labels) == (("row 0", "row 1", "row 2"), (0, 1, 2))
+    assert exported.methods[0].calibration is not None
+    assert exported.methods[0].calibration_samples == 2
+    calibration = read_tensors(store, exported.methods[0].calibration)
     assert {key: value.tolist() for key, value in calibration.items()} == {
         "0/x": [[1, 2, 3]],
         "0/scale": [1],
         "1/x": [[1, 2, 3]],
         "1/scale": [1],
     }
-    evaluation = read_tensors(store, exported.evaluation)
+    evaluation = read_tensors(store, exported.methods[0].evaluation)
     assert sorted(evaluation) == ["0/scale", "0/x", "1/scale", "1/x", "2/scale", "2/x"]
-    program = torch.export.load(store.path(exported.program)).module()
-    answers = read_tensors(store, exported.outputs_eager)
+    program = torch.export.load(store.path(exported.methods[0].program)).module()
+    answers = read_tensors(store, exported.methods[0].outputs_eager)
     assert sorted(answers) == ["0/0", "0/1", "1/0", "1/1", "2/0", "2/1"]
     for sample in range(3):
         again = program(evaluation[f"{sample}/x"], evaluation[f"{sample}/scale"])
@@ -190,9 +190,11 @@ def test_a_model_is_exported_with_its_samples_and_what_eager_pytorch_answers(sto
 
 def test_the_traced_program_answers_for_itself_also_where_it_does_not_answer_like_the_module(store: Store) -> None:
     exported = export_model(config(arguments={"width": 5}), store)
-    assert exported.outputs_exported == exported.outputs_eager
+    assert exported.methods[0].outputs_exported == exported.methods[0].outputs_eager
     exported = export_model(config(factory="users_net:branching"), store)
-    eager, traced = (read_tensors(store, blob) for blob in (exported.outputs_eager, exported.outputs_exported))
+    eager, traced = (
+        read_tensors(store, blob) for blob in (exported.methods[0].outputs_eager, exported.methods[0].outputs_exported)
+    )
     assert {key: value.tolist() for key, value in eager.items()} == {f"{n}/0": [[2.0 * n] * 3] for n in range(3)}
     assert {key: value.tolist() for key, value in traced.items()} == {f"{n}/0": [[2.0 * n + 1] * 3] for n in range(3)}
 
@@ -200,13 +202,13 @@ def test_the_traced_program_answers_for_itself_also_where_it_does_not_answer_lik
 def test_the_same_request_gives_the_same_answers_though_its_weights_are_random(store: Store) -> None:
     first = export_model(config(), store)
     torch.rand(5)
-    assert export_model(config(), store).outputs_eager == first.outputs_eager
+    assert export_model(config(), store).methods[0].outputs_eager == first.methods[0].outputs_eager
 
 
 def test_samples_without_label_or_name_are_numbered(store: Store) -> None:
     exported = export_model(config(calibration=None, evaluation=DataConfig(source="users_net:endless", count=2)), store)
-    assert (exported.sample_names, exported.labels) == (("sample 0", "sample 1"), (None, None))
-    assert (exported.calibration, exported.calibration_samples) == (None, 0)
+    assert (exported.methods[0].sample_names, exported.methods[0].labels) == (("sample 0", "sample 1"), (None, None))
+    assert (exported.methods[0].calibration, exported.methods[0].calibration_samples) == (None, 0)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def injections(
 def test_whatever_is_done_to_an_operator_it_is_the_one_that_is_named(
     lowered: LoweredProgram, injections: list[injection.Injection]
 ) -> None:
-    few = {operator.name for operator in lowered.operators if math.prod(operator.shape or ()) < FEW}
+    few = {operator.name for operator in lowered.methods[0].operators if math.prod(operator.shape or ()) < FEW}
     too_few = [injected for injected in injections if injected.kind == "one_step_off" and injected.operator in few]
     assert [injected for injected in injections if not injected.named and injected not in too_few] == []
     assert len(too_few) == 1  # the last operator, which has ten elements

@@ -75,9 +75,9 @@ def probed(resources: Resources) -> Probed:
         model = lowered.quantized.exported
         eager, mistaken, device = (
             tensors(resources.store.read(blob))
-            for blob in (model.outputs_eager, model.mistaken_outputs, capture.outputs)
+            for blob in (model.methods[0].outputs_eager, model.methods[0].mistaken_outputs, capture.methods[0].outputs)
         )
-        return check_io(model, eager, mistaken, device)
+        return check_io(model.methods[0], eager, mistaken, device)
 
     return run
 
@@ -146,9 +146,14 @@ def test_inputs_that_the_model_cannot_tell_apart_or_refuses_say_so(
     exported: Callable[..., ExportedModel], resources: Resources
 ) -> None:
     model = exported("Words")
-    eager, mistaken = (tensors(resources.store.read(blob)) for blob in (model.outputs_eager, model.mistaken_outputs))
+    eager, mistaken = (
+        tensors(resources.store.read(blob))
+        for blob in (model.methods[0].outputs_eager, model.methods[0].mistaken_outputs)
+    )
     checks = {
-        row.mistake: (row.status, row.detail) for row in check_io(model, eager, mistaken, eager) if row.side == "input"
+        row.mistake: (row.status, row.detail)
+        for row in check_io(model.methods[0], eager, mistaken, eager)
+        if row.side == "input"
     }
     refused = ("refused", "IndexError: index out of range in self")
     assert checks == {

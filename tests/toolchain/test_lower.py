@@ -38,31 +38,33 @@ COMPUTED = [
 @pytest.fixture(scope="module")
 def record(resources: Resources, lowered: LoweredProgram) -> dict[str, Any]:
     """The ETRecord as ExecuTorch's own parser reads it."""
-    assert lowered.etrecord is not None
-    return resources.workers.call("lower", executorch_oracle.read_etrecord, lowered.etrecord, resources.store).value
+    assert lowered.methods[0].etrecord is not None
+    return resources.workers.call(
+        "lower", executorch_oracle.read_etrecord, lowered.methods[0].etrecord, resources.store
+    ).value
 
 
 @pytest.fixture(scope="module")
 def operators(lowered: LoweredProgram) -> list[Operator]:
     """What the device has to compute."""
-    return [row for row in lowered.operators if not row.constant and not row.unused]
+    return [row for row in lowered.methods[0].operators if not row.constant and not row.unused]
 
 
 def test_every_call_of_the_edge_graph_has_one_row_in_its_order(lowered: LoweredProgram, record: dict[str, Any]) -> None:
-    calls = [row for row in lowered.operators if not row.unused]
+    calls = [row for row in lowered.methods[0].operators if not row.unused]
     assert {row.name: row.shape for row in calls if row.shape is not None} == record["shapes"]
     rows = [(row.name, row.target, row.debug_handle, row.stack_trace or None) for row in calls]
     assert rows == [(name, target, handle, trace or None) for name, target, handle, trace in record["calls"]]
-    assert [row.index for row in lowered.operators] == list(range(len(lowered.operators)))
+    assert [row.index for row in lowered.methods[0].operators] == list(range(len(lowered.methods[0].operators)))
 
 
 def test_an_output_that_nothing_reads_has_a_row_after_all_calls(lowered: LoweredProgram) -> None:
     """The largest elements' places: no getitem takes them from the pool."""
-    (pool,) = [row for row in lowered.operators if row.target == "aten.max_pool2d_with_indices.default"][:1]
-    assert [row for row in lowered.operators if row.unused] == [
+    (pool,) = [row for row in lowered.methods[0].operators if row.target == "aten.max_pool2d_with_indices.default"][:1]
+    assert [row for row in lowered.methods[0].operators if row.unused] == [
         dataclasses.replace(
             pool,
-            index=len(lowered.operators) - 1,
+            index=len(lowered.methods[0].operators) - 1,
             name="aten_max_pool2d_with_indices_default[1]",
             output_index=1,
             shape=(1, 32, 4, 4),
@@ -75,7 +77,7 @@ def test_an_output_that_nothing_reads_has_a_row_after_all_calls(lowered: Lowered
 
 
 def test_the_program_knows_the_grid_its_input_is_put_on(lowered: LoweredProgram) -> None:
-    (qparams,) = lowered.input_qparams
+    (qparams,) = lowered.methods[0].input_qparams
     assert qparams is not None
     # an image's pixels: 0 to 1
     assert qparams.scale[0] * (qparams.quant_max - qparams.zero_point[0]) == pytest.approx(1)
@@ -95,7 +97,7 @@ def test_an_operator_knows_where_in_the_model_it_comes_from_and_where_it_goes(op
 
 
 def test_what_follows_from_parameters_alone_is_constant(lowered: LoweredProgram) -> None:
-    assert {row.target for row in lowered.operators if row.constant} == {
+    assert {row.target for row in lowered.methods[0].operators if row.constant} == {
         "aten._to_copy.default",
         "quantized_decomposed.dequantize_per_channel.default",
     }
@@ -116,15 +118,15 @@ def test_every_computed_operator_of_a_quantized_program_has_its_grid(operators: 
 
 def test_a_reference_value_lies_in_its_operators_grid(lowered: LoweredProgram, resources: Resources) -> None:
     """Scale and zero point belong to the operator they stand with: its float values are within their range."""
-    reference = read_tensors(resources.store, lowered.reference)
-    for row in lowered.operators:
+    reference = read_tensors(resources.store, lowered.methods[0].reference)
+    for row in lowered.methods[0].operators:
         qparams = row.quantization
         if qparams is None or row.shape is None:
             continue
         low, high = (
             (code - qparams.zero_point[0]) * qparams.scale[0] for code in (qparams.quant_min, qparams.quant_max)
         )
-        for sample in range(lowered.operator_samples):
+        for sample in range(lowered.methods[0].operator_samples):
             value = reference[tensor_key(sample, row.index)]
             assert tuple(value.shape) == row.shape
             room = 0.1 * (high - low) + qparams.scale[0]
@@ -143,7 +145,7 @@ def test_a_per_channel_grid_has_a_scale_and_a_zero_point_for_each_channel(resour
 
 
 def test_delegation_is_counted_by_type_and_sums_to_the_graph(lowered: LoweredProgram, record: dict[str, Any]) -> None:
-    counts = {count.operator: (count.delegated, count.not_delegated) for count in lowered.delegation}
+    counts = {count.operator: (count.delegated, count.not_delegated) for count in lowered.methods[0].delegation}
     assert counts == {
         "aten__to_copy_default": (3, 0),
         "aten_convolution_default": (2, 0),
@@ -155,15 +157,17 @@ def test_delegation_is_counted_by_type_and_sums_to_the_graph(lowered: LoweredPro
         "quantized_decomposed_dequantize_per_channel_default": (6, 0),
     }
     assert sum(delegated for delegated, _ in counts.values()) == len(record["calls"])
-    assert all(count.refusals == () for count in lowered.delegation)
-    assert lowered.delegated_subgraphs == 1
+    assert all(count.refusals == () for count in lowered.methods[0].delegation)
+    assert lowered.methods[0].delegated_subgraphs == 1
 
 
 def test_every_computed_operator_is_announced_once_with_its_own_grid_and_layout(
     lowered: LoweredProgram, operators: list[Operator]
 ) -> None:
-    announced = {tensor.debug_handles[0]: tensor for tensor in lowered.expected_tensors if tensor.debug_handles}
-    assert len(announced) == len([tensor for tensor in lowered.expected_tensors if tensor.debug_handles])
+    announced = {
+        tensor.debug_handles[0]: tensor for tensor in lowered.methods[0].expected_tensors if tensor.debug_handles
+    }
+    assert len(announced) == len([tensor for tensor in lowered.methods[0].expected_tensors if tensor.debug_handles])
     for row in operators:
         name = row.name if row.target != "getitem" else "aten_max_pool2d_with_indices_default"
         assert announced.pop(row.debug_handle, None) in (
@@ -182,19 +186,21 @@ def test_every_computed_operator_is_announced_once_with_its_own_grid_and_layout(
 def test_the_runtime_logs_what_was_announced_and_nothing_else(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
-    assert capture.etdump_debug is not None
-    dump = read_etdump(resources.store.read(capture.etdump_debug))
+    assert capture.methods[0].etdump_debug is not None
+    dump = read_etdump(resources.store.read(capture.methods[0].etdump_debug))
     operators = [entry for entry in dump.tensors if not entry.is_output and not entry.delegate_argument]
     announced = {
-        tensor.identifier for tensor in lowered.expected_tensors if not tensor.identifier.startswith("instruction:")
+        tensor.identifier
+        for tensor in lowered.methods[0].expected_tensors
+        if not tensor.identifier.startswith("instruction:")
     }
     for run in sorted({entry.run for entry in operators}):
         assert {entry.delegate_identifier for entry in operators if entry.run == run} == announced
-    assert len({entry.run for entry in operators}) == lowered.operator_samples == 2
+    assert len({entry.run for entry in operators}) == lowered.methods[0].operator_samples == 2
 
 
 def test_the_compiler_says_what_it_moves(lowered: LoweredProgram) -> None:
-    (facts,) = lowered.compile_facts
+    (facts,) = lowered.methods[0].compile_facts
     # One 8 x 8 image in and ten logits out, and some ten thousand weights of a byte: nothing spills.
     assert dataclasses.replace(facts, write_total_bytes=0, read_total_bytes=0) == CompileFacts(
         subgraph=0, spill_bytes=0, fill_bytes=0, write_total_bytes=0, read_total_bytes=0
@@ -204,9 +210,9 @@ def test_the_compiler_says_what_it_moves(lowered: LoweredProgram) -> None:
 
 
 def test_the_delegated_graph_can_be_read(lowered: LoweredProgram, resources: Resources) -> None:
-    text = resources.store.read(lowered.delegated_graph).decode()
+    text = resources.store.read(lowered.methods[0].delegated_graph).decode()
     assert "backend_id: QnnBackend" in text
-    assert [row.name for row in lowered.operators if not row.unused and f"%{row.name} : " not in text] == []
+    assert [row.name for row in lowered.methods[0].operators if not row.unused and f"%{row.name} : " not in text] == []
 
 
 def test_the_etrecord_opens_in_executorchs_own_tools(record: dict[str, Any]) -> None:
@@ -219,7 +225,7 @@ def test_the_etrecord_opens_in_executorchs_own_tools(record: dict[str, Any]) -> 
 
 def test_the_bundled_program_passes_executorchs_own_verification(lowered: LoweredProgram, resources: Resources) -> None:
     assert lowered.bundled_program is not None
-    for case in range(lowered.operator_samples):
+    for case in range(lowered.methods[0].operator_samples):
         resources.workers.call(
             "lower", executorch_oracle.verify_bundled, lowered.bundled_program, resources.store, case, 2.0
         )
@@ -244,15 +250,15 @@ def test_a_debug_buffer_of_the_announced_size_holds_it_and_one_too_small_aborts(
     images: list[tuple[bytes]],
     tmp_path: Path,
 ) -> None:
-    assert lowered.debug_program is not None
-    assert capture.debug_buffer is not None
-    dump = read_etdump(resources.store.read(capture.etdump_debug))  # type: ignore[arg-type]
+    assert lowered.methods[0].debug_program is not None
+    assert capture.methods[0].debug_buffer is not None
+    dump = read_etdump(resources.store.read(capture.methods[0].etdump_debug))  # type: ignore[arg-type]
     needed = max(entry.offset for entry in dump.tensors if entry.run == 1)
     # Codes of one byte are counted as four, the widest that is logged.
-    assert needed < lowered.debug_buffer_bytes < 5 * needed
-    program = resources.store.read(lowered.debug_program)
+    assert needed < lowered.methods[0].debug_buffer_bytes < 5 * needed
+    program = resources.store.read(lowered.methods[0].debug_program)
     flags = ("--dump_intermediate_outputs", "--debug_output_path=debug.bin")
-    enough = f"--debug_buffer_size={lowered.debug_buffer_bytes}"
+    enough = f"--debug_buffer_size={lowered.methods[0].debug_buffer_bytes}"
     assert start_runner(tmp_path / "enough", program, images[:1], *flags, enough).exit_code == 0
     done = start_runner(tmp_path / "one", program, images[:1], *flags, "--debug_buffer_size=1")
     assert (done.exit_code, done.outputs) == (-6, {})

@@ -15,6 +15,7 @@ from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
@@ -45,7 +46,7 @@ def moving(resources: Resources) -> LoweredProgram:
 def comparison(moving: LoweredProgram, resources: Resources) -> Comparison:
     programs = bundle(moving, ASK.measure, store=resources.store)
     capture = measure(programs, (ASK.device,), None, store=resources.store, farm=resources.farm)
-    options = ComparisonOptions(classifier=False, tolerances=ASK.tolerance.operators)
+    options = ComparisonOptions(classifier=False, tolerances=of_scheme(ASK.tolerance.operators, ASK.scheme.name))
     return compare(moving, capture, options, store=resources.store, workers=resources.workers)
 
 

@@ -15,6 +15,7 @@ from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.errors import ProgramDiffers
 from qnnsweep.tasks.lower import confirm, lower
 from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Comparison, LoweredProgram, Operator
 from qnnsweep.tasks.records.options import ComparisonOptions
@@ -44,7 +45,7 @@ class Measured(NamedTuple):
     comparison: Comparison
 
     def operator(self, name: str) -> Operator:
-        (operator,) = (operator for operator in self.lowered.operators if operator.name == name)
+        (operator,) = (operator for operator in self.lowered.methods[0].operators if operator.name == name)
         return operator
 
     def checks(self) -> list[tuple[str, str | None, str, str | None, str]]:
@@ -63,7 +64,7 @@ def measured(base: LoweredProgram, resources: Resources, overrides: str) -> Meas
     lowered = lower(quantized, ask.soc, lowering_options(ask), **tools)
     programs = bundle(lowered, ask.measure, store=resources.store)
     capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
-    options = ComparisonOptions(classifier=True, tolerances=ask.tolerance.operators)
+    options = ComparisonOptions(classifier=True, tolerances=of_scheme(ask.tolerance.operators, ask.scheme.name))
     return Measured(ask.scheme, lowered, compare(lowered, capture, options, **tools))
 
 
@@ -78,7 +79,9 @@ def elsewhere(lowered: LoweredProgram, resources: Resources) -> Measured:
 
 
 def test_an_operator_has_the_overrides_that_select_it(mixed: Measured) -> None:
-    selected = {operator.name: operator.overrides for operator in mixed.lowered.operators if operator.overrides}
+    selected = {
+        operator.name: operator.overrides for operator in mixed.lowered.methods[0].operators if operator.overrides
+    }
     assert selected == {
         "aten_convolution_default": (0,),
         "aten_convolution_default_1": (1,),
@@ -100,7 +103,7 @@ def test_the_results_have_the_grids_that_were_asked_for(mixed: Measured) -> None
 
 
 def test_an_operator_without_an_override_has_the_grid_of_the_scheme(mixed: Measured, lowered: LoweredProgram) -> None:
-    others = {operator.name: operator.quantization for operator in lowered.operators}
+    others = {operator.name: operator.quantization for operator in lowered.methods[0].operators}
     for name in ("aten_relu_default", "aten_relu_default_1", "aten_view_copy_default"):
         ours, theirs = mixed.operator(name).quantization, others[name]
         assert ours is not None
@@ -110,7 +113,7 @@ def test_an_operator_without_an_override_has_the_grid_of_the_scheme(mixed: Measu
 
 
 def test_a_value_is_converted_between_grids_of_different_bits_and_only_there(mixed: Measured) -> None:
-    assert [tensor.operator.name for tensor in mixed.lowered.requantized] == [
+    assert [tensor.operator.name for tensor in mixed.lowered.methods[0].requantized] == [
         "aten_relu_default (requantized for aten_convolution_default_1)",
         "aten_convolution_default_1 (requantized for aten_relu_default_1)",
     ]
@@ -162,16 +165,16 @@ def test_a_float_and_a_cpu_operator_are_outside_the_quantized_graphs(elsewhere: 
         ("override: place", "aten_convolution_default_1", "CPU", "CPU", "met"),
         ("override: element", "aten_convolution_default_2", "fixed8", "fixed8", "met"),
     ]
-    messages = [message for count in elsewhere.lowered.delegation for message in count.refusals]
+    messages = [message for count in elsewhere.lowered.methods[0].delegation for message in count.refusals]
     assert messages == ["aten_convolution_default_1: the scheme's overrides keep it on the CPU"]
 
 
 def test_a_linear_layer_that_is_compiled_as_a_convolution_has_the_weights_and_the_grid_that_it_had(
     elsewhere: Measured, lowered: LoweredProgram
 ) -> None:
-    (linear,) = (operator for operator in lowered.operators if operator.name == "aten_linear_default")
+    (linear,) = (operator for operator in lowered.methods[0].operators if operator.name == "aten_linear_default")
     convolution = elsewhere.operator("aten_convolution_default_2")
-    assert "aten_linear_default" not in {operator.name for operator in elsewhere.lowered.operators}
+    assert "aten_linear_default" not in {operator.name for operator in elsewhere.lowered.methods[0].operators}
     assert (convolution.module_path, convolution.shape, convolution.overrides) == (
         linear.module_path,
         (1, 10, 1, 1),
@@ -181,7 +184,7 @@ def test_a_linear_layer_that_is_compiled_as_a_convolution_has_the_weights_and_th
     assert ours is not None
     assert theirs is not None
     assert ours.scale == pytest.approx(theirs.scale, rel=0.2)  # of more calibration samples
-    by_index = {operator.index: operator for operator in elsewhere.lowered.operators}
+    by_index = {operator.index: operator for operator in elsewhere.lowered.methods[0].operators}
     assert [by_index[index].shape for index in convolution.sources] == [(1, 512, 1, 1), (10, 512, 1, 1), (10,)]
 
 

@@ -45,8 +45,8 @@ def test_every_pair_has_one_kind_and_those_before_a_clamp_are_the_fused_ones(abl
 def test_the_edge_rung_is_the_converted_graph_without_any_pair(
     ablation: dict[str, Any], lowered: LoweredProgram, resources: Resources
 ) -> None:
-    assert same(resources, ablation["outputs"]["without any pair"], lowered.outputs_edge)
-    assert not same(resources, ablation["outputs"]["converted"], lowered.outputs_edge)
+    assert same(resources, ablation["outputs"]["without any pair"], lowered.methods[0].outputs_edge)
+    assert not same(resources, ablation["outputs"]["converted"], lowered.methods[0].outputs_edge)
 
 
 def test_a_pair_is_its_saturation_and_its_rounding(ablation: dict[str, Any]) -> None:
@@ -73,4 +73,4 @@ def test_on_the_host_a_variant_answers_like_the_graph_it_stands_for(
     name: str, like: str, ablation: dict[str, Any], lowered: LoweredProgram, resources: Resources
 ) -> None:
     changed = resources.workers.call("variant", pair_ablation.variant, lowered.quantized, name, resources.store).value
-    assert same(resources, changed.outputs_quantized, ablation["outputs"][like])
+    assert same(resources, changed.methods[0].outputs_quantized, ablation["outputs"][like])

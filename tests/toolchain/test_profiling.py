@@ -19,6 +19,7 @@ from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.numerics.modules import module_times
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import LoweredProgram, ProfiledEvent
+from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
 
 if TYPE_CHECKING:
@@ -42,15 +43,18 @@ def events(request_8a8w: Request, resources: Resources, profiling: LoweredProgra
     bundled = bundle(profiling, MeasureConfig(iterations=2, warm_up=1, profile_level=3), store=resources.store)
     assert [launch.name for launch in bundled.launches] == ["shipping", "profile"]
     capture = measure(bundled, (request_8a8w.device,), None, store=resources.store, farm=resources.farm)
-    return profiled_events(profiling, capture, store=resources.store)
+    return profiled_events(profiling.methods[0], capture.methods[0], backend_of("qnn"), resources.store)
 
 
 def test_the_profile_program_is_the_shipping_program_but_for_a_switch(
     resources: Resources, profiling: LoweredProgram
 ) -> None:
-    assert profiling.profile is not None
-    assert profiling.profile.program is not None
-    shipping, logging = resources.store.read(profiling.program), resources.store.read(profiling.profile.program)
+    assert profiling.methods[0].profile is not None
+    assert profiling.methods[0].profile.program is not None
+    shipping, logging = (
+        resources.store.read(profiling.program),
+        resources.store.read(profiling.methods[0].profile.program),
+    )
     assert len(shipping) == len(logging)
     # Its options, and a stamp that two compilations of one program differ in as well.
     assert 0 < sum(a != b for a, b in zip(shipping, logging, strict=True)) < len(shipping) / 100
@@ -59,8 +63,8 @@ def test_the_profile_program_is_the_shipping_program_but_for_a_switch(
 def test_every_operator_that_the_delegate_logs_is_a_node_that_the_lowering_announced(
     profiling: LoweredProgram, events: tuple[ProfiledEvent, ...]
 ) -> None:
-    assert profiling.profile is not None
-    known = {node.name for node in profiling.profile.nodes if node.subgraph == 0}
+    assert profiling.methods[0].profile is not None
+    known = {node.name for node in profiling.methods[0].profile.nodes if node.subgraph == 0}
     logged = [event for event in events if event.kind == "operator"]
     assert {event.node for event in logged} - known == {"Input", "Output"}
     named = {operator.name: operator.subgraph for event in logged for operator in event.operators}
@@ -83,8 +87,8 @@ def test_the_operators_cycles_are_all_of_the_accelerator_s(events: tuple[Profile
 def test_an_operator_without_cycles_has_nothing_left_in_the_compiler_s_schematic(
     resources: Resources, profiling: LoweredProgram, events: tuple[ProfiledEvent, ...]
 ) -> None:
-    assert profiling.profile is not None
-    (schematic,) = (resources.store.read(blob).decode() for blob in profiling.profile.schematics)
+    assert profiling.methods[0].profile is not None
+    (schematic,) = (resources.store.read(blob).decode() for blob in profiling.methods[0].profile.schematics)
     optimized = schematic.partition(":::BEGIN:graph_after_optimization:::")[2].partition(":::END:")[0]
     # The lower half of an operation's id is the id that its cycles are booked on.
     operations = re.findall(r"0x[0-9a-f]{8}([0-9a-f]{8}): \{\s*'operation':'q::", optimized)
@@ -102,7 +106,7 @@ def test_an_operator_without_cycles_has_nothing_left_in_the_compiler_s_schematic
 
 
 def test_nothing_is_left_where_the_user_stands(profiling: LoweredProgram) -> None:
-    assert profiling.profile is not None
+    assert profiling.methods[0].profile is not None
     assert not list(Path.cwd().glob("*_schematic.bin"))
 
 
@@ -111,9 +115,10 @@ def test_the_shipping_program_logs_nothing_from_inside_its_delegate(
 ) -> None:
     bundled = bundle(profiling, MeasureConfig(), store=resources.store)
     capture = measure(bundled, (request_8a8w.device,), None, store=resources.store, farm=resources.farm)
-    assert {event.delegate_identifier for event in read_etdump(resources.store.read(capture.etdump)).events} == {None}
-    assert capture.etdump_profile is not None
-    assert capture.outputs_profile == capture.outputs
+    (files,) = capture.methods
+    assert {event.delegate_identifier for event in read_etdump(resources.store.read(files.etdump)).events} == {None}
+    assert files.etdump_profile is not None
+    assert files.outputs_profile == files.outputs
 
 
 @pytest.mark.parametrize("backend", ["xnnpack", "portable"])
@@ -125,18 +130,18 @@ def test_a_backend_without_such_a_log_says_so_and_still_gives_the_runtime_s(
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     options = replace(lowering_options(ask), operator_samples=1, dump_operators=False, profile_level=2)
     program = lower(quantized, None, options, **tools)
-    assert program.profile is not None
-    assert program.profile.unavailable == "this backend has no log of times that can be switched on"
+    assert program.methods[0].profile is not None
+    assert program.methods[0].profile.unavailable == "this backend has no log of times that can be switched on"
     capture = measure(
         bundle(program, MeasureConfig(), store=resources.store), (ask.device,), None, store=resources.store,
         farm=resources.farm,
     )  # fmt: skip
-    profile = profiled_events(program, capture, store=resources.store)
+    profile = profiled_events(program.methods[0], capture.methods[0], backend_of(ask.backend.kind), resources.store)
     assert {event.program for event in profile} == {"shipping"}
     timed = [event for event in profile if event.kind in ("kernel", "delegate_call")]
     assert {event.unit for event in timed} == {"us"}
     # Every operator of the graph that is not folded or a tuple's element was in some instruction.
     named = {operator.name for event in timed for operator in event.operators}
-    assert {operator.name for operator in program.operators if not operator.constant} - named <= {
+    assert {operator.name for operator in program.methods[0].operators if not operator.constant} - named <= {
         "aten_view_copy_default"
     }

@@ -59,22 +59,22 @@ def test_a_recipe_quantizes_as_the_scheme_does(
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     exported = lowered.quantized.exported
-    assert exported.calibration is not None
-    samples = read_samples(resources.store, exported.calibration, ["image"], SAMPLES)
+    assert exported.methods[0].calibration is not None
+    samples = read_samples(resources.store, exported.methods[0].calibration, ["image"], SAMPLES)
     written: dict[str, Any] = {}
     exec(quant_recipe(asked, "A recipe of a test."), written)  # the file as a user would run it
     by_recipe = make_quantizer()
     by_recipe.set_recipe(written["recipe"]())
 
     def answers(quantizer: Any) -> list[torch.Tensor]:
-        module = load_program(resources.store, exported.program).module()
+        module = load_program(resources.store, exported.methods[0].program).module()
         prepared = prepare_pt2e(module, quantizer)
         for sample in samples:
             prepared(*sample)
         converted = convert_pt2e(prepared)
         return [converted(*sample) for sample in samples]
 
-    module = load_program(resources.store, exported.program).module()
+    module = load_program(resources.store, exported.methods[0].program).module()
     of_scheme = answers(backend_of("qnn").compiler(asked, None).quantizer(asked, module))
     assert all(map(torch.equal, answers(by_recipe), of_scheme))
     if asked != (plain := scheme()):

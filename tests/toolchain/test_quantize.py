@@ -46,7 +46,7 @@ def test_the_float_weights_are_those_of_every_convolution_and_linear_layer(
     lowered: LoweredProgram, resources: Resources
 ) -> None:
     """The batch norms are folded into the convolutions, which therefore have biases."""
-    blob = lowered.quantized.float_weights
+    blob = lowered.quantized.methods[0].float_weights
     assert blob is not None
     floats = load(resources.store.read(blob))
     assert {name: (tensor.dtype, tensor.shape) for name, tensor in floats.items()} == {
@@ -62,7 +62,9 @@ def test_the_float_weights_are_those_of_every_convolution_and_linear_layer(
 def test_every_weight_and_bias_has_its_float_tensor(lowered: LoweredProgram, resources: Resources) -> None:
     errors = resources.workers.call("compare", rounded_weights.errors, lowered, resources.store).value
     assert errors.unknown == ()
-    assert {lowered.operators[index].source_nodes: error.shape for index, error in errors.by_operator.items()} == {
+    assert {
+        lowered.methods[0].operators[index].source_nodes: error.shape for index, error in errors.by_operator.items()
+    } == {
         ("activation_post_process_1",): (16, 1, 3, 3),
         ("activation_post_process_2",): (16,),
         ("activation_post_process_5",): (32, 16, 3, 3),
@@ -96,6 +98,6 @@ def test_a_weight_is_rounded_by_at_most_half_a_step_of_its_grid(
 
 def test_a_float_scheme_has_no_float_weights(lower_as: Lower, resources: Resources) -> None:
     lowered = lower_as("scheme=fp32", "backend=portable")
-    assert lowered.quantized.float_weights is None
+    assert lowered.quantized.methods[0].float_weights is None
     errors = resources.workers.call("compare", rounded_weights.errors, lowered, resources.store).value
     assert errors == WeightErrors(by_operator={}, unknown=())

@@ -16,6 +16,7 @@ from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import (
     Capture,
@@ -63,7 +64,9 @@ def measured(resources: Resources) -> Measured:
 
 
 def compared(measured: Measured, lowered: LoweredProgram, resources: Resources) -> Comparison:
-    options = ComparisonOptions(classifier=False, tolerances=measured.request.tolerance.operators)
+    options = ComparisonOptions(
+        classifier=False, tolerances=of_scheme(measured.request.tolerance.operators, measured.request.scheme.name)
+    )
     tools: Any = {"store": resources.store, "workers": resources.workers}
     return compare(lowered, measured.capture, options, **tools)
 
@@ -75,7 +78,7 @@ def comparison(measured: Measured, resources: Resources) -> Comparison:
 
 @pytest.mark.toolchain
 def test_the_lowering_records_source_readers_and_grid_of_every_requantized_tensor(measured: Measured) -> None:
-    operators, requantized = measured.lowered.operators, measured.lowered.requantized
+    operators, requantized = measured.lowered.methods[0].operators, measured.lowered.methods[0].requantized
     names = [
         (
             tensor.operator.name,
@@ -103,8 +106,8 @@ def test_the_lowering_records_source_readers_and_grid_of_every_requantized_tenso
 
 @pytest.mark.toolchain
 def test_every_identifier_is_that_of_a_tensor_that_the_debug_program_is_expected_to_log(measured: Measured) -> None:
-    expected = {tensor.identifier: tensor for tensor in measured.lowered.expected_tensors}
-    requantized = measured.lowered.requantized
+    expected = {tensor.identifier: tensor for tensor in measured.lowered.methods[0].expected_tensors}
+    requantized = measured.lowered.methods[0].requantized
     assert len({tensor.identifier for tensor in requantized}) == len(requantized) == 2
     for tensor in requantized:
         assert expected[tensor.identifier] == ExpectedTensor(

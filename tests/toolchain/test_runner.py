@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qnnsweep.tasks.devices.runner_cli import latencies_ms, output_file, runner_arguments
-from qnnsweep.tasks.records import Blob, Launch, LoweredProgram
+from qnnsweep.tasks.records import Blob, Launch, LaunchedMethod, LoweredProgram
 from qnnsweep.tasks.toolchain import runner
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
 
@@ -108,6 +108,7 @@ def test_it_understands_what_the_execute_stage_says() -> None:
         iterations=3,
         warm_up=2,
         performance_mode=2,
+        methods=(LaunchedMethod(name=None, index=0, outputs=()),),
     )
     parsed = runner.parse(runner_arguments(launch))
     assert (parsed.model_path, parsed.input_list_path) == ("../../../blobs/p", "../../../blobs/list")

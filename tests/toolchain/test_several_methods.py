@@ -22,8 +22,7 @@ from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.quantize import quantize
-from qnnsweep.tasks.records import ExportedModel, LoweredProgram
-from qnnsweep.tasks.records.methods import methods_of
+from qnnsweep.tasks.records import ExportedModel, LoweredMethod
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.toolchain import entrypoints
@@ -87,9 +86,9 @@ def cell(request: pytest.FixtureRequest, exported: ExportedModel, resources: Res
     )
 
 
-def lowered_of(cell: CellResult) -> tuple[LoweredProgram, ...]:
+def lowered_of(cell: CellResult) -> tuple[LoweredMethod, ...]:
     assert cell.lowered is not None
-    return methods_of(cell.lowered)
+    return cell.lowered.methods
 
 
 def tables(cell: CellResult) -> dict[str, list[dict[str, Any]]]:
@@ -118,7 +117,7 @@ def test_an_override_of_a_method_needs_no_operator_in_the_other_methods(
 def test_the_methods_of_one_module_share_its_parameters_and_keep_its_module_paths(
     exported: ExportedModel, cell: CellResult
 ) -> None:
-    encode, classify = methods_of(exported)
+    encode, classify = exported.methods
     assert [(method.method, len(method.sample_names)) for method in (encode, classify)] == [
         ("encode", 3),
         ("classify", 2),
@@ -130,8 +129,6 @@ def test_the_methods_of_one_module_share_its_parameters_and_keep_its_module_path
 
 def test_one_shipping_program_has_both_methods_and_every_method_has_its_own_debug_program(cell: CellResult) -> None:
     encode, classify = lowered_of(cell)
-    assert encode.program == classify.program
-    assert encode.bundled_program == classify.bundled_program
     # ExecuTorch sorts the methods of a program by name.
     assert (encode.facts.method_index, classify.facts.method_index) == (1, 0)
     debug = [lowered.debug_program for lowered in (encode, classify)]
@@ -205,9 +202,10 @@ def test_every_table_about_parts_of_a_cell_names_their_method(cell: CellResult) 
 def test_the_row_of_the_cell_is_about_both_methods(cell: CellResult) -> None:
     (row,) = tables(cell)["cells"]
     lowered = lowered_of(cell)
+    assert cell.lowered is not None
     counts = [sum(count.delegated for count in method.delegation) for method in lowered]
     assert (row["delegated_nodes"], row["non_delegated_nodes"], row["delegated_subgraphs"]) == (sum(counts), 0, 2)
-    assert row["pte_bytes"] == lowered[0].program.size
+    assert row["pte_bytes"] == cell.lowered.program.size
     assert row["debug_pte_bytes"] == sum(method.debug_program.size for method in lowered if method.debug_program)
     assert (row["samples"], row["operators_total"]) == (5, 2 * sum(len(method.operators) for method in lowered))
     lowest = min(row["snr_db"] for row in tables(cell)["outputs"] if row["rung"] == "device")
@@ -227,10 +225,9 @@ def test_every_method_has_a_folder_of_files_and_its_operators_are_found(cell: Ce
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert {"program.pte", "lowered.parquet", "encode/program_debug.pte", "classify/outputs.safetensors"} <= names
     assert {"encode/model_explorer/edge.json", "classify/perfetto_trace.json", "classify/etdump.etdp"} <= names
-    method, name = evidence.of_operator("classify/aten_linear_default")
-    assert (method.lowered, name) == (lowered_of(cell)[1], "aten_linear_default")
-    asked = (method.lowered, method.capture, name, 1, store)
-    tensors = resources.workers.call("compare", operator_tensors, *asked).value
+    lowered, capture, name = evidence.of_operator("classify/aten_linear_default")
+    assert (lowered, name) == (lowered_of(cell)[1], "aten_linear_default")
+    tensors = resources.workers.call("compare", operator_tensors, lowered, capture, name, 1, store).value
     assert {tensor.shape for tensor in tensors.values()} == {(1, 10)}
 
 

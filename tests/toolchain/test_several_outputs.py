@@ -16,6 +16,7 @@ from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
@@ -48,15 +49,15 @@ def lowered(ask: Request, resources: Resources) -> LoweredProgram:
 def comparison(ask: Request, lowered: LoweredProgram, resources: Resources) -> Comparison:
     programs = bundle(lowered, ask.measure, store=resources.store)
     capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
-    options = ComparisonOptions(classifier=False, tolerances=ask.tolerance.operators)
+    options = ComparisonOptions(classifier=False, tolerances=of_scheme(ask.tolerance.operators, ask.scheme.name))
     return compare(lowered, capture, options, store=resources.store, workers=resources.workers)
 
 
 def test_a_call_that_takes_an_output_of_the_delegate_is_no_node_on_the_cpu(lowered: LoweredProgram) -> None:
-    on_cpu = {count.operator: count.not_delegated for count in lowered.delegation if count.not_delegated}
+    on_cpu = {count.operator: count.not_delegated for count in lowered.methods[0].delegation if count.not_delegated}
     assert on_cpu == {}
-    getitems = sum(operator.target == "getitem" for operator in lowered.operators)
-    assert {count.operator: count.delegated for count in lowered.delegation}["getitem"] == getitems
+    getitems = sum(operator.target == "getitem" for operator in lowered.methods[0].operators)
+    assert {count.operator: count.delegated for count in lowered.methods[0].delegation}["getitem"] == getitems
 
 
 def test_every_output_of_every_operator_has_a_row(comparison: Comparison) -> None:

@@ -15,6 +15,7 @@ from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
@@ -39,7 +40,7 @@ def measured(resources: Resources) -> tuple[LoweredProgram, Comparison]:
     lowered = lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
     programs = bundle(lowered, ask.measure, store=resources.store)
     capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
-    options = ComparisonOptions(classifier=False, tolerances=ask.tolerance.operators)
+    options = ComparisonOptions(classifier=False, tolerances=of_scheme(ask.tolerance.operators, ask.scheme.name))
     return lowered, compare(lowered, capture, options, **tools)
 
 
@@ -47,8 +48,8 @@ def test_a_name_that_two_subgraphs_share_stands_for_a_tensor_of_each(
     measured: tuple[LoweredProgram, Comparison],
 ) -> None:
     lowered, comparison = measured
-    assert lowered.delegated_subgraphs == 2
-    assert [(tensor.identifier, tensor.operator.subgraph) for tensor in lowered.requantized] == [
+    assert lowered.methods[0].delegated_subgraphs == 2
+    assert [(tensor.identifier, tensor.operator.subgraph) for tensor in lowered.methods[0].requantized] == [
         ("aten__to_copy_default_2@0", 0),
         ("aten__to_copy_default_2@0", 1),
     ]

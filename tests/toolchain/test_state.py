@@ -19,7 +19,6 @@ from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Bundle, ExportedModel, LoweredProgram
-from qnnsweep.tasks.records.methods import methods_of
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.results.rows import rows
 
@@ -228,7 +227,7 @@ def test_what_an_encoder_writes_stays_in_the_states_of_the_decoder(resources: Re
     assert min(row["introduced_snr_db"] for row in steps) > 45
     assert {row["method"] for row in contents["operators"]} == {"encode", "decode"}
     assert cell.capture is not None
-    encode, decode = methods_of(cell.capture)
+    encode, decode = cell.capture.methods
     assert decode.inputs is not None
     written, read = tensors_of(encode.outputs, resources), tensors_of(decode.inputs, resources)
     for index, name in enumerate(("cross_k_0", "cross_v_0")):
@@ -239,7 +238,7 @@ def test_teacher_forced_steps_read_the_tokens_that_eager_pytorch_chose(resources
     model = replace(MICRO, driver=DriverConfig(output="logits", input="tokens", tokens="teacher_forced"))
     tools: dict[str, Any] = {"store": resources.store, "workers": resources.workers}
     exported: list[ExportedModel] = [export(config, "", **tools) for config in (MICRO, model)]
-    records = [methods_of(record)[1].driven for record in exported]
+    records = [record.model.driven for record in exported]
     fixed = [tensors_of(record.fixed, resources) for record in records if record]
     assert "0/1/tokens" not in fixed[0]
     assert fixed[1]["0/1/tokens"].shape == (1, 1)

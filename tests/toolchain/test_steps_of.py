@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pytest
 
-from qnnsweep.tasks.toolchain.runner import changed, chosen, steps_of
+from qnnsweep.tasks.records import PlannedStep, StateLink, StepPlan, TokenRule
+from qnnsweep.tasks.toolchain.runner import changed, chosen, plan_of, steps_of
 
 OLD = np.zeros((1, 4))
 NEW = np.array([[1.0, 2.0, 3.0]])
@@ -42,31 +45,30 @@ def test_the_token_is_that_of_the_last_row_that_counts(keep: int | None, token: 
 
 
 def test_a_plan_passes_states_and_tokens_from_step_to_step_and_starts_every_sequence_anew() -> None:
-    step = {"method": "forward", "keep": None, "dump": False}
-    first, later = {**step, "inputs": [np.array([7]), None]}, {**step, "inputs": [None, None]}
-    plan = {
-        "states": [
-            {"method": "forward", "output": 1, "to_method": "forward", "input": 1, "update": "append", "axis": 0}
-        ],
-        "token": {"output": {"forward": 0}, "input": {"forward": 0}},
-        "sequences": [[first, later, later], [first]],
-    }
+    first, later = (
+        PlannedStep(method="forward", inputs=inputs, keep=None) for inputs in (("seven", None), (None, None))
+    )
+    plan = StepPlan(
+        links=(StateLink(method="forward", output=1, to_method="forward", input=1, update="append", axis=0),),
+        tokens=(TokenRule(method="forward", output=0, input=0),),
+        sequences=((first, later, later), (first,)),
+    )
 
-    def read(_: str, index: int, fixed: Any) -> Any:
-        return np.zeros([1, 3][index]) if fixed is None else fixed.copy()
+    def read(_: str, index: int, fixed: str | None) -> Any:
+        return np.zeros([1, 3][index]) if fixed is None else np.array([7])
 
-    def call(_: tuple[int, int], __: Mapping[str, Any], inputs: Sequence[Any]) -> list[Any]:
+    def call(_: tuple[int, int], __: PlannedStep, inputs: Sequence[Any]) -> list[Any]:
         token, cache = inputs
         scores = np.zeros((1, 9))
         scores[0, int(token[0]) - 1] = 1
         return [scores, token + cache[:1]]
 
-    ran = [
-        (place, [array.tolist() for array in inputs], token) for place, inputs, _, token in steps_of(plan, read, call)
-    ]
-    assert ran == [
+    expected = [
         ((0, 0), [[7], [0, 0, 0]], 6),
         ((0, 1), [[6], [7, 0, 0]], 5),
         ((0, 2), [[5], [7, 13, 0]], 4),
         ((1, 0), [[7], [0, 0, 0]], 6),
     ]
+    for same in (plan, plan_of(json.dumps(asdict(plan)))):
+        ran = steps_of(same, read, call)
+        assert [(place, [array.tolist() for array in inputs], token) for place, inputs, _, token in ran] == expected

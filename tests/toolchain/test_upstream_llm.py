@@ -45,7 +45,7 @@ def test_the_tokens_of_executorchs_program_are_those_that_the_model_writes_in_fl
         | {"update": "append", "axis": 3 if cache < LAYERS else 2}
         for cache in range(2 * LAYERS)
     ]
-    plan = {"states": states, "token": {"output": {"kv_forward": 0}, "input": {"kv_forward": 0}}, "sequences": [steps]}
+    plan = {"links": states, "tokens": [{"method": "kv_forward", "output": 0, "input": 0}], "sequences": [steps]}
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     ran = start_runner(tmp_path, PROGRAM.read_bytes(), [], "--plan_path=plan.json")
     assert (ran.exit_code, len(re.findall("1 inference took", ran.stdout))) == (0, STEPS), ran.stderr

@@ -4,17 +4,17 @@ from dataclasses import dataclass
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
+from qnnsweep.tasks.records import LoweredMethod, ProgramCheck, ProgramFacts, Toolchain
 from qnnsweep.tasks.records.vocabulary import ProgramName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditedProgram:
-    """One finished program of a lowering, with the request that it was compiled for."""
+    """One finished program of a method, with the request that it was compiled for."""
 
     name: ProgramName
     facts: ProgramFacts
-    lowered: LoweredProgram
+    lowered: LoweredMethod
     scheme: SchemeConfig
     soc: SocConfig | None
     toolchain: Toolchain
@@ -38,7 +38,7 @@ class AuditedProgram:
         """
         met = got is not None and (asked == got if agrees is None else agrees)
         return ProgramCheck(
-            method=self.lowered.quantized.exported.method,
+            method=self.lowered.exported.method,
             program=self.name,
             subgraph=subgraph,
             check=check,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.tasks.records import LoweredProgram, ProgramCheck, ProgramFacts, Toolchain
+from qnnsweep.tasks.records import LoweredMethod, ProgramCheck, ProgramFacts, Toolchain
 from qnnsweep.tasks.records.vocabulary import ProgramName
 from qnnsweep.tasks.toolchain.backends.backend import Backend
 from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
@@ -14,9 +14,9 @@ _ADDED_DIMENSION = "the compiler added a dimension of 1, because its tensors hav
 
 
 def audit(
-    lowered: LoweredProgram, scheme: SchemeConfig, backend: Backend, soc: SocConfig | None, toolchain: Toolchain
+    lowered: LoweredMethod, scheme: SchemeConfig, backend: Backend, soc: SocConfig | None, toolchain: Toolchain
 ) -> tuple[ProgramCheck, ...]:
-    """Return every check of the shipping program, then of the debug program."""
+    """Return every check of a method in the shipping program, then of its debug program."""
     facts_by_name: dict[ProgramName, ProgramFacts | None] = {"shipping": lowered.facts, "debug": lowered.debug_facts}
     checks: list[ProgramCheck] = []
     for name, facts in facts_by_name.items():
@@ -41,7 +41,7 @@ def _sentence(check: ProgramCheck) -> str:
 
 def _interface(program: AuditedProgram) -> Iterator[ProgramCheck]:
     """Yield the checks of the inputs and outputs. They must be dense in memory, with the last axis innermost."""
-    exported, facts = program.lowered.quantized.exported, program.facts
+    exported, facts = program.lowered.exported, program.facts
     for role, specs, tensors in (("input", exported.inputs, facts.inputs), ("output", exported.outputs, facts.outputs)):
         yield program.check(f"number of {role}s", str(len(specs)), str(len(tensors)))
         for spec, tensor in zip(specs, tensors, strict=False):

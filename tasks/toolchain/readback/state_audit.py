@@ -4,41 +4,39 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from qnnsweep.tasks.records import GraphTensor, LoweredProgram, ProgramCheck, StateLink
-from qnnsweep.tasks.records.keys import METHOD
-from qnnsweep.tasks.records.methods import output_grid
+from qnnsweep.tasks.records import GraphTensor, LoweredMethod, LoweredProgram, ProgramCheck, StateLink
 
 _NO_DEBUG_PROGRAM = "only a debug program names the grids of its values"
 _NOT_LISTED = "the debug program's context does not list the state"
 
 
-def state_checks(methods: Sequence[LoweredProgram]) -> tuple[ProgramCheck, ...]:
+def state_checks(lowered: LoweredProgram) -> tuple[ProgramCheck, ...]:
     """Return one check per link of the states whose value is quantized: the grid of the input, and of the output.
 
     Both grids are read from the bytes of the debug programs.
     """
-    driven = methods[0].quantized.exported.driven
-    by_name = {method.quantized.exported.method or METHOD: method for method in methods}
-    return tuple(_checks(driven.links, by_name)) if driven is not None else ()
+    driven = lowered.model.driven
+    by_name = {method.exported.name: method for method in lowered.methods}
+    return tuple(_checks(driven.plan.links, by_name)) if driven is not None else ()
 
 
-def _checks(links: Sequence[StateLink], methods: Mapping[str, LoweredProgram]) -> Iterator[ProgramCheck]:
+def _checks(links: Sequence[StateLink], methods: Mapping[str, LoweredMethod]) -> Iterator[ProgramCheck]:
     for link in links:
         writer, reader = methods[link.method], methods[link.to_method]
-        read, written = reader.input_qparams[link.input], output_grid(writer, link.output)
+        read, written = reader.input_qparams[link.input], writer.output_grid(link.output)
         if read is None and written is None:
             continue
-        spec = reader.quantized.exported.inputs[link.input]
+        spec = reader.exported.inputs[link.input]
         asked = "no grid" if read is None else _grid(read.scale[0], read.zero_point[0])
         got = _written(writer, link.output)
         in_reader = {_grid(tensor.scale, tensor.zero_point) for tensor in _tensors(reader)}
         missing = _NO_DEBUG_PROGRAM if writer.debug_facts is None else _NOT_LISTED
         yield ProgramCheck(
-            method=writer.quantized.exported.method,
+            method=writer.exported.method,
             program="debug",
             subgraph=None,
             check="grid of a state",
-            subject=f"{writer.quantized.exported.outputs[link.output].name} as {spec.name} of {link.to_method}",
+            subject=f"{writer.exported.outputs[link.output].name} as {spec.name} of {link.to_method}",
             asked=asked,
             got=got,
             status="unread" if got is None else "met" if got == asked and asked in in_reader else "differs",
@@ -46,7 +44,7 @@ def _checks(links: Sequence[StateLink], methods: Mapping[str, LoweredProgram]) -
         )
 
 
-def _written(method: LoweredProgram, output: int) -> str | None:
+def _written(method: LoweredMethod, output: int) -> str | None:
     """Return the compiled grid of the operator that computes an output."""
     index = method.output_operators[output] if method.output_operators else None
     handle = None if index is None else method.operators[index].debug_handle
@@ -54,7 +52,7 @@ def _written(method: LoweredProgram, output: int) -> str | None:
     return next((_grid(tensor.scale, tensor.zero_point) for tensor in _tensors(method) if tensor.name in names), None)
 
 
-def _tensors(method: LoweredProgram) -> Iterator[GraphTensor]:
+def _tensors(method: LoweredMethod) -> Iterator[GraphTensor]:
     """Yield the quantized tensors that the contexts of the debug program list."""
     for delegate in method.debug_facts.delegates if method.debug_facts else ():
         for tensor in delegate.context.tensors if delegate.context else ():

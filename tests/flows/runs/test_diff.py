@@ -21,7 +21,7 @@ from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
 from tests.program import Program
-from tests.sample_records import CAPTURE, COMPARISON, LOWERED, SHIPPING, STEP, passed_cell, up_to_lower
+from tests.sample_records import CAPTURE, COMPARISON, LOWERED, SHIPPING, STEP, passed_cell, up_to_lower, with_method
 
 OLD = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40")
 NEW = replace(OLD, qnn="v2.50.1")
@@ -181,7 +181,7 @@ def test_the_latency_of_a_simulator_is_shown_and_not_judged(
 ) -> None:
     request = replace(request_8a8w, device=replace(request_8a8w.device, runner=runner))
     slower = replace(SHIPPING, latencies_ms=(4.0, 12.0))
-    capture = replace(CAPTURE, execution=replace(CAPTURE.execution, results=(slower,)))
+    capture = with_method(CAPTURE, results=(slower,))
     write(tmp_path, RUNS[0], [passed_cell(request)])
     write(tmp_path, RUNS[1], [passed_cell(request, capture=capture)])
     ran = program.run("diff", RUNS[0], RUNS[1], "--json", f"--artifacts={tmp_path}")

@@ -29,6 +29,7 @@ from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.toolchain.backends.qnn.context import kernel_elements
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.readback.audit import audit, differences
+from tests.sample_records import with_method
 
 import executorch_oracle  # isort: skip
 
@@ -64,11 +65,11 @@ def facts_of(program: Blob, resources: Resources) -> ProgramFacts:
 
 def in_place_of(lowered: LoweredProgram, program: Blob, resources: Resources) -> LoweredProgram:
     """As if the compiler had given `program` for the cell of `lowered`."""
-    return replace(lowered, program=program, facts=facts_of(program, resources))
+    return with_method(replace(lowered, program=program), facts=facts_of(program, resources))
 
 
 def checks(lowered: LoweredProgram, ask: Request, resources: Resources) -> tuple[ProgramCheck, ...]:
-    return audit(lowered, ask.scheme, backend_of(ask.backend.kind), ask.soc, resources.workers.identity)
+    return audit(lowered.methods[0], ask.scheme, backend_of(ask.backend.kind), ask.soc, resources.workers.identity)
 
 
 def differing(lowered: LoweredProgram, ask: Request, resources: Resources) -> list[tuple[Any, ...]]:
@@ -83,7 +84,7 @@ def test_a_program_tells_from_its_own_bytes_what_it_is(lowered: LoweredProgram, 
     facts = facts_of(lowered.program, resources)
     size = facts.delegates[0].size
     assert 0 < size < lowered.program.size
-    assert facts == lowered.facts == ProgramFacts(
+    assert facts == lowered.methods[0].facts == ProgramFacts(
         inputs=(ProgramTensor(shape=(1, 1, 8, 8), dtype="float32", dim_order=(0, 1, 2, 3)),),
         outputs=(ProgramTensor(shape=(1, 10), dtype="float32", dim_order=(0, 1)),),
         delegates=(
@@ -156,7 +157,7 @@ def test_the_grid_of_every_dumped_tensor_is_the_one_its_codes_will_be_read_by(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
     grids = [check for check in checks(lowered, request_8a8w, resources) if check.check == "grid"]
-    announced = [check.identifier for check in lowered.expected_tensors if check.quantization]
+    announced = [check.identifier for check in lowered.methods[0].expected_tensors if check.quantization]
     assert [check.subject for check in grids] == announced
     assert len(announced) >= 8
     assert {(check.status, check.subgraph, check.asked == check.got) for check in grids} == {("met", 0, True)}
@@ -227,8 +228,8 @@ def test_a_program_of_floats_is_refused(
 def test_the_debug_program_in_the_shipping_ones_place_is_refused(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    assert lowered.debug_program is not None
-    wrong = in_place_of(lowered, lowered.debug_program, resources)
+    assert lowered.methods[0].debug_program is not None
+    wrong = in_place_of(lowered, lowered.methods[0].debug_program, resources)
     assert differing(wrong, request_8a8w, resources) == [("shipping", 0, "dumps tensors", None, "False", "True")]
 
 
@@ -237,7 +238,7 @@ def test_libraries_of_another_build_are_told(
 ) -> None:
     ask = request_8a8w
     other = replace(resources.workers.identity, qnn="v2.0.0.1")
-    audited = audit(lowered, ask.scheme, backend_of(ask.backend.kind), ask.soc, other)
+    audited = audit(lowered.methods[0], ask.scheme, backend_of(ask.backend.kind), ask.soc, other)
     builds = [(check.program, check.check, check.asked, check.got) for check in audited if check.status == "differs"]
     build = resources.workers.identity.qnn
     assert builds == [(program, "QNN build", "v2.0.0.1", build) for program in ("shipping", "debug")]
@@ -246,12 +247,14 @@ def test_libraries_of_another_build_are_told(
 def test_a_grid_that_is_not_the_compiled_one_is_told(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    announced = next(tensor for tensor in lowered.expected_tensors if tensor.identifier == "aten_linear_default@0")
+    announced = next(
+        tensor for tensor in lowered.methods[0].expected_tensors if tensor.identifier == "aten_linear_default@0"
+    )
     qparams = announced.quantization
     assert qparams is not None
     shifted = replace(announced, quantization=replace(qparams, zero_point=(qparams.zero_point[0] + 1,)))
-    tensors = tuple(shifted if tensor is announced else tensor for tensor in lowered.expected_tensors)
-    wrong = replace(lowered, expected_tensors=tensors)
+    tensors = tuple(shifted if tensor is announced else tensor for tensor in lowered.methods[0].expected_tensors)
+    wrong = with_method(lowered, expected_tensors=tensors)
     (difference,) = differing(wrong, request_8a8w, resources)
     assert difference[:4] == ("debug", 0, "grid", "aten_linear_default@0")
     scale = f"{qparams.scale[0]:.6g}"
@@ -264,11 +267,14 @@ def test_a_grid_that_is_not_the_compiled_one_is_told(
 def test_inputs_that_changed_places_dtype_or_layout_and_a_lost_subgraph_are_told(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    (image,) = lowered.facts.inputs
-    wrong = replace(
+    (image,) = lowered.methods[0].facts.inputs
+    wrong = with_method(
         lowered,
         facts=replace(
-            lowered.facts, inputs=(replace(image, dtype="float16", dim_order=(0, 2, 3, 1)),), outputs=(), delegates=()
+            lowered.methods[0].facts,
+            inputs=(replace(image, dtype="float16", dim_order=(0, 2, 3, 1)),),
+            outputs=(),
+            delegates=(),
         ),
     )
     assert differing(wrong, request_8a8w, resources) == [

@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
 
@@ -36,7 +37,9 @@ def after(request_8a8w: Request, resources: Resources, lowered: LoweredProgram, 
         work = (
             lowered,
             capture,
-            ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
+            ComparisonOptions(
+                classifier=True, tolerances=of_scheme(request_8a8w.tolerance.operators, request_8a8w.scheme.name)
+            ),
             resources.store,
         )
         return resources.workers.call("compare", corrupted_evidence.compared_after, damage, *work).value
@@ -111,7 +114,9 @@ def test_a_handle_that_two_tensors_claim_is_ambiguous(
     work = (
         lowered,
         capture,
-        ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
+        ComparisonOptions(
+            classifier=True, tolerances=of_scheme(request_8a8w.tolerance.operators, request_8a8w.scheme.name)
+        ),
         resources.store,
     )
     damaged = resources.workers.call("compare", corrupted_evidence.compared_with_a_handle_announced_twice, *work).value
@@ -181,7 +186,9 @@ def test_a_final_answer_that_is_no_number_is_its_rows_status(
     work = (
         lowered,
         capture,
-        ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators),
+        ComparisonOptions(
+            classifier=True, tolerances=of_scheme(request_8a8w.tolerance.operators, request_8a8w.scheme.name)
+        ),
         resources.store,
     )
     damaged = resources.workers.call("compare", corrupted_evidence.compared_with_an_odd_answer, *work).value
@@ -206,7 +213,9 @@ def test_a_mutated_file_gives_every_operator_its_row_or_an_evidence_error_and_no
     lowered: LoweredProgram,
     capture: Capture,
 ) -> None:
-    options = ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators, replay=replay)
+    options = ComparisonOptions(
+        classifier=True, tolerances=of_scheme(request_8a8w.tolerance.operators, request_8a8w.scheme.name), replay=replay
+    )
     work = (field, settings.default, lowered, capture, options, resources.store)
     damaged = workers_with(deadline_s=800).call("compare", corrupted_evidence.fuzzed, *work).value
     assert set(damaged) == {"compared", "refused"}

@@ -26,7 +26,7 @@ def test_a_delegate_of_another_backend_has_no_qnn_facts(lowered: LoweredProgram,
     ask, tools = cell.request, {"store": resources.store, "workers": resources.workers}
     quantized = quantize(lowered.quantized.exported, ask.scheme, ask.backend.kind, **tools)
     options = replace(lowering_options(ask), operator_samples=1, dump_operators=False)
-    facts = lower(quantized, None, options, **tools).facts
+    facts = lower(quantized, None, options, **tools).methods[0].facts
     assert facts.inputs == (ProgramTensor(shape=(1, 1, 8, 8), dtype="float32", dim_order=(0, 1, 2, 3)),)
     assert facts.outputs == (ProgramTensor(shape=(1, 10), dtype="float32", dim_order=(0, 1)),)
     (delegate,) = facts.delegates
@@ -43,4 +43,4 @@ def test_the_delegates_bytes_are_found_inside_the_flatbuffer_and_behind_it(
     facts = resources.workers.call(
         "lower", executorch_oracle.program_facts, resources.store.put_bytes(moved), "qnn", resources.store
     ).value
-    assert facts == lowered.facts
+    assert facts == lowered.methods[0].facts

@@ -17,10 +17,12 @@ from qnnsweep.tasks.comparison.evidence import Evidence
 from qnnsweep.tasks.comparison.operators import OperatorComparer, SampleComparison
 from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Capture, Comparison, ErrorParts, Gap, LoweredProgram, MetricValue, OperatorComparison
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.records.vocabulary import COMPARED, OPERATOR_STATUSES
+from tests.sample_records import with_method
 
 import counterpart_links  # isort: skip
 
@@ -43,7 +45,10 @@ def asked(request_8a8w: Request, resources: Resources, lowered: LoweredProgram) 
 def comparison(request_8a8w: Request, resources: Resources, asked: LoweredProgram, capture: Capture) -> Comparison:
     """The capture of `lowered`: the programs are the same."""
     options = ComparisonOptions(
-        classifier=True, tolerances=request_8a8w.tolerance.operators, metrics=("l1",), references=BOTH
+        classifier=True,
+        tolerances=of_scheme(request_8a8w.tolerance.operators, request_8a8w.scheme.name),
+        metrics=("l1",),
+        references=BOTH,
     )
     return compare(asked, capture, options, store=resources.store, workers=resources.workers)
 
@@ -58,18 +63,23 @@ def of(comparison: Comparison, reference: str, sample: int = 0) -> dict[str, Ope
 def test_without_being_asked_a_lowering_keeps_no_other_reference(
     lowered: LoweredProgram, asked: LoweredProgram
 ) -> None:
-    assert lowered.references == ()
-    assert [reference.name for reference in asked.references] == ["exported", "quantized"]
+    assert lowered.methods[0].references == ()
+    assert [reference.name for reference in asked.methods[0].references] == ["exported", "quantized"]
     # No two compilations are equal to the bit: the programs have stamps in them.
-    stamped = dict.fromkeys(("program", "debug_program", "bundled_program", "etrecord", "log"))
-    changes: dict[str, Any] = {"references": (), "seconds": 0.0, "edge_seconds": 0.0, **stamped}
-    assert replace(asked, **changes) == replace(lowered, **changes)
+
+    def plain(record: LoweredProgram) -> LoweredProgram:
+        unstamped: Any = {"program": None, "bundled_program": None, "made": ()}
+        return with_method(replace(record, **unstamped), references=(), debug_program=None, etrecord=None)
+
+    assert plain(asked) == plain(lowered)
 
 
 def test_what_is_asked_beside_the_edge_graph_changes_nothing_of_it(
     request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture, comparison: Comparison
 ) -> None:
-    options = ComparisonOptions(classifier=True, tolerances=request_8a8w.tolerance.operators)
+    options = ComparisonOptions(
+        classifier=True, tolerances=of_scheme(request_8a8w.tolerance.operators, request_8a8w.scheme.name)
+    )
     plain = compare(lowered, capture, options, store=resources.store, workers=resources.workers)
     assert plain.other_references == ()
     assert replace(comparison, other_references=(), metrics=()) == plain
@@ -87,8 +97,8 @@ def test_the_comparison_of_a_sample_does_not_depend_on_what_was_compared_before(
     resources: Resources, asked: LoweredProgram, capture: Capture
 ) -> None:
     options = ComparisonOptions(classifier=True, replay=False, metrics=("l1",), references=BOTH)
-    evidence = Evidence(asked, capture, resources.store)
-    comparer = OperatorComparer(asked, evidence, options, {}, {}, resources.store)
+    evidence = Evidence(asked.methods[0], capture.methods[0], resources.store)
+    comparer = OperatorComparer(asked.methods[0], evidence, options, {}, {}, resources.store)
     first, second = ([_without_tensors(sample) for sample in comparer.samples()] for _ in range(2))
     assert first == second
     assert [len(subjects) for *_, subjects in first] == [7, 7]
@@ -104,14 +114,14 @@ def test_every_operator_has_a_row_for_each_reference_and_so_has_each_node_that_n
     assert [(row.sample, row.reference, row.operator) for row in comparison.other_references] == [
         (sample, reference.name, operator)
         for sample in range(2)
-        for reference in asked.references
-        for operator in (*asked.operators, *reference.unclaimed)
+        for reference in asked.methods[0].references
+        for operator in (*asked.methods[0].operators, *reference.unclaimed)
     ]
     for row in comparison.other_references:
         assert row.status in OPERATOR_STATUSES
         assert (row.gap.snr_db is not None) == (row.status in COMPARED)
         assert (row.verdict, row.parts) == ("blind", ErrorParts())
-    exported, quantized = asked.references
+    exported, quantized = asked.methods[0].references
     assert exported.unclaimed == ()
     assert {node.target for node in quantized.unclaimed} == {
         "quantized_decomposed.quantize_per_tensor.default",
@@ -159,10 +169,13 @@ def test_what_no_device_shows_says_why_before_it_says_what_it_stands_for(
     request_8a8w: Request, resources: Resources, asked: LoweredProgram, capture: Capture
 ) -> None:
     """The relu is not announced: nothing that is logged is its value."""
-    expected = tuple(tensor for tensor in asked.expected_tensors if "relu_default@" not in tensor.identifier)
+    expected = tuple(tensor for tensor in asked.methods[0].expected_tensors if "relu_default@" not in tensor.identifier)
     blind = replace(asked, expected_tensors=expected)
     options = ComparisonOptions(
-        classifier=True, tolerances=request_8a8w.tolerance.operators, replay=False, references=BOTH
+        classifier=True,
+        tolerances=of_scheme(request_8a8w.tolerance.operators, request_8a8w.scheme.name),
+        replay=False,
+        references=BOTH,
     )
     comparison = compare(blind, capture, options, store=resources.store, workers=resources.workers)
     row = of(comparison, "exported")["aten_relu_default"]

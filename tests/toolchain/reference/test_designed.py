@@ -11,6 +11,7 @@ from safetensors.numpy import load
 
 from qnnsweep.tasks.numerics.dequantize import fake_quantize
 from qnnsweep.tasks.records import LoweredProgram, Quantization
+from tests.sample_records import with_method
 
 import graphs  # isort: skip
 
@@ -46,8 +47,8 @@ def test_values_are_rounded_bit_by_bit_as_by_numpy(resources: Resources, qparams
 def test_every_value_is_rounded_to_its_grid_except_constants_and_values_that_only_clamps_read(
     resources: Resources, lowered: LoweredProgram
 ) -> None:
-    assert lowered.outputs_designed is not None
-    designed = load(resources.store.read(lowered.outputs_designed))
+    assert lowered.methods[0].outputs_designed is not None
+    designed = load(resources.store.read(lowered.methods[0].outputs_designed))
     expected = asked(resources, graphs.designed_by_kernels, lowered, resources.store)
     assert (sorted(designed), len(designed)) == (sorted(expected), 8)
     assert [key for key in designed if not np.array_equal(designed[key], expected[key])] == []
@@ -62,18 +63,18 @@ def test_the_grid_of_an_operator_that_only_a_clamp_reads_has_no_effect(
 ) -> None:
     operators = tuple(
         replace(operator, quantization=replace(BYTES, scale=(50.0,))) if operator.target == target else operator
-        for operator in lowered.operators
+        for operator in lowered.methods[0].operators
     )
-    assert operators != lowered.operators
+    assert operators != lowered.methods[0].operators
     designed = asked(resources, graphs.designed, lowered, resources.store)
-    other = asked(resources, graphs.designed, replace(lowered, operators=operators), resources.store)
+    other = asked(resources, graphs.designed, with_method(lowered, operators=operators), resources.store)
     assert any(not np.array_equal(designed[key], other[key]) for key in designed) == has_effect
 
 
 def test_an_operator_that_the_host_cannot_compute_is_the_reason_why_there_are_no_outputs(
     resources: Resources, lowered: LoweredProgram
 ) -> None:
-    relu = next(operator.index for operator in lowered.operators if operator.target == "aten.relu.default")
+    relu = next(operator.index for operator in lowered.methods[0].operators if operator.target == "aten.relu.default")
     other = graphs.with_other_target(lowered, relu, "vendor.relu.default", resources.store)
     reason = asked(resources, graphs.designed, other, resources.store)
     assert reason == "vendor.relu.default is not registered on this host"

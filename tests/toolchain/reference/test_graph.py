@@ -87,15 +87,17 @@ def test_the_lowered_programs_graph_gives_what_the_lowering_kept(
     lowered: LoweredProgram, resources: Resources, sample: int
 ) -> None:
     stored = resources.workers.call("lower", graphs.run_lowered, lowered, sample, resources.store).value
-    constants = [row.index for row in lowered.operators if row.constant]
+    constants = [row.index for row in lowered.methods[0].operators if row.constant]
     assert stored == {
         "operators": [
-            row.index for row in lowered.operators if not (row.constant or row.unused) and row.shape is not None
+            row.index
+            for row in lowered.methods[0].operators
+            if not (row.constant or row.unused) and row.shape is not None
         ],
         "differing": [],
         "outputs": ["float32[1, 10] same"],
         "constants": constants,
-        "leaving": [next(row.index for row in lowered.operators if row.target == "aten.linear.default")],
+        "leaving": [next(row.index for row in lowered.methods[0].operators if row.target == "aten.linear.default")],
     }
 
 
@@ -144,13 +146,13 @@ def test_what_the_host_cannot_make_says_why(
 def test_calls_that_are_damaged_are_no_evidence(lowered: LoweredProgram, resources: Resources, text: bytes) -> None:
     blob = resources.store.put_bytes(text)
     with pytest.raises(EvidenceError, match=rf"^blob {blob.sha256} is no reference graph: "):
-        read(resources, blob, lowered.reference_constants)
+        read(resources, blob, lowered.methods[0].reference_constants)
 
 
 def test_constants_that_are_damaged_are_no_evidence(lowered: LoweredProgram, resources: Resources) -> None:
     blob = resources.store.put_bytes(b"no tensors")
     with pytest.raises(EvidenceError, match=rf"^blob {blob.sha256} is not a safetensors file: "):
-        read(resources, lowered.reference_calls, blob)
+        read(resources, lowered.methods[0].reference_calls, blob)
 
 
 def read(resources: Resources, calls: Blob, constants: Blob) -> None:
