@@ -84,7 +84,7 @@ def test_a_cell_that_was_not_measured_is_untestable_unless_its_outcome_is_the_an
 WRONG = {
     "final_snr_db 30": "write COLUMN, one of < <= > >= == !=, and a value, such as 'final_snr_db<30'",
     "final_snr<30": "no such column of the table cells; did you mean final_snr_db? one of accuracy, ",
-    "conv.snr_db<30": "no such column of an operator; one of introduced_snr_db, share",
+    "conv.snr_db<30": "no such column of an operator; did you mean introduced_snr_db? one of introduced_snr_db, share",
     "final_snr_db<low": "low is no number",
     "final_snr_db<nan": "nan is no number",
     "outcome<passed": "this column is no number: compare it with == or !=",
