@@ -1,25 +1,15 @@
 """The command `qnnsweep atlas`. Heavy libraries are imported only after the request has been parsed and checked."""
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.console import RenderableType
 
+from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.foreground import has_failed, sweep_here
-from qnnsweep.flows.cli.options import (
-    ArtifactsOfSweep,
-    ConfigDirs,
-    Debug,
-    Json,
-    Overrides,
-    console,
-    exit_on_error,
-    with_artifacts,
-)
 from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.errors import RequestError
@@ -35,8 +25,7 @@ ran · 3 this machine lacks something.
 
 
 def atlas(
-    overrides: Overrides = None,
-    config_dir: ConfigDirs = None,
+    words: Words,
     case: Annotated[
         str | None,
         typer.Option("--case", metavar="NAME", help="Only print this case as a file for model=FILE. Nothing is tried."),
@@ -47,40 +36,35 @@ def atlas(
             "--tolerance", metavar="FILE", help="Write the measured tolerance per operator type, for tolerance=FILE."
         ),
     ] = None,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: ArtifactsOfSweep = None,
-) -> None:
+) -> Output:
     """Try every operator case of ExecuTorch's own tests in each scheme, and say which operators can be used.
 
     With model=MODEL, the cases are the distinct operator calls of this model, with the tensors that they get in it. For
     example: scheme=16a8w soc=SM8650,SM8750 model.arguments.operators=[add,conv2d]
     """
-    folders = [folder.absolute() for folder in config_dir or ()]
-    with exit_on_error(debug):
-        from qnnsweep.conf.atlas_plan import atlas_overrides, planned
-        from qnnsweep.flows.runs.regressions import regressions_table
+    from qnnsweep.conf.atlas_plan import atlas_overrides, planned
+    from qnnsweep.flows.runs.regressions import regressions_table
 
-        overrides = atlas_overrides(with_artifacts(overrides, artifacts))
-        plan = planned(overrides, config_dir or [])
-        if case is not None:
-            from qnnsweep.flows.case_model import case_yaml
+    overrides = atlas_overrides(words.overrides)
+    plan = planned(overrides, words.config_dirs)
+    if case is not None:
+        from qnnsweep.flows.case_model import case_yaml
 
-            print(case_yaml(plan, case), end="")
-            raise typer.Exit(PASSED)
-        configure_prefect()
-        result = sweep_here(plan, overrides, folders)
-        rows = _rows(result)
-        _show(result, rows)
-        if tolerance is not None:
-            _write_tolerance(tolerance, result, plan)
-        if (regressions := regressions_table(result.trends)) is not None:
-            console().print(regressions)
-        if json_:
-            counts = [{**cell, "states": dict(states)} for cell, states in rows]
-            print(json.dumps({"run_id": result.run.run_id, "report": result.run.report, "cells": counts}))
-        passed = all(row["error"] is None for row in result.cells) and not has_failed(plan, result)
-        raise typer.Exit(PASSED if passed else NOT_ALL_PASSED)
+        return Output(parts=[case_yaml(plan, case).removesuffix("\n")], with_json=True)
+    configure_prefect()
+    result = sweep_here(plan, words, overrides)
+    rows = _rows(result)
+    if tolerance is not None:
+        _write_tolerance(tolerance, result, plan)
+    regressions = regressions_table(result.trends)
+    counts = [{**cell, "states": dict(states)} for cell, states in rows]
+    passed = all(row["error"] is None for row in result.cells) and not has_failed(plan, result)
+    return Output(
+        contents={"run_id": result.run.run_id, "report": result.run.report, "cells": counts},
+        parts=[*_shown(result, rows), *([] if regressions is None else [regressions])],
+        with_json=True,
+        exit_code=PASSED if passed else NOT_ALL_PASSED,
+    )
 
 
 def _write_tolerance(file: Path, result: "SweepResult", plan: "Plan") -> None:
@@ -107,20 +91,15 @@ def _rows(result: "SweepResult") -> list[tuple[dict[str, str], Counter[str]]]:
     return counted
 
 
-def _show(result: "SweepResult", rows: list[tuple[dict[str, str], Counter[str]]]) -> None:
+def _shown(result: "SweepResult", rows: list[tuple[dict[str, str], Counter[str]]]) -> list[RenderableType]:
     from qnnsweep.tasks.records.vocabulary import CASE_STATES
     from qnnsweep.tasks.report.format import plain_table
 
-    facts, output = result.run, console()
+    facts = result.run
     heads = tuple(state.replace("_", " ") for state in CASE_STATES)
-    table: Table = plain_table("collection", "scheme", "soc", "toolchain", "cases", *heads, right=("cases", *heads))
+    table = plain_table("collection", "scheme", "soc", "toolchain", "cases", *heads, right=("cases", *heads))
     for names, states in rows:
         counts = (str(states[state]) if states[state] else "–" for state in CASE_STATES)
         table.add_row(*names.values(), str(states.total()), *counts)
-    output.print(table)
-    output.print(
-        f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
-        f"report {facts.report.removesuffix('report.html')}atlas.html",
-        highlight=False,
-        soft_wrap=True,
-    )
+    line = f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused"
+    return [table, f"{line}\nreport {facts.report.removesuffix('report.html')}atlas.html"]

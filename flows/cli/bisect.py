@@ -1,7 +1,5 @@
 """The command `qnnsweep bisect`. Heavy libraries are imported only after the request has been parsed and checked."""
 
-import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,9 +7,10 @@ from rich.console import Console
 from rich.text import Text
 
 from qnnsweep.conf.names import DEFAULT_ORACLE
+from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_bisect
 from qnnsweep.flows.cli.foreground import with_progress
-from qnnsweep.flows.cli.options import ArtifactsOfSweep, ConfigDirs, Debug, Json, exit_on_error, with_artifacts
+from qnnsweep.flows.cli.options import ConfigDirs
 from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.report.format import plural
@@ -20,14 +19,13 @@ if TYPE_CHECKING:
     from qnnsweep.flows.bisection.flow import BisectionResult
     from qnnsweep.flows.bisection.probes import Probe
     from qnnsweep.flows.graph import ProgressCallback
-    from qnnsweep.tasks.storage.store import Store
 
 EXITS = """
 Exit codes: 0 the change was found · 1 both ends have the same answer · 2 the request is wrong, nothing ran · 3 this
 machine lacks something · 4 an end could not be measured.
 """
 
-Words = Annotated[
+Cells = Annotated[
     list[str],
     typer.Argument(
         metavar="BAD GOOD [OVERRIDE] | KEY=GOOD,…,BAD [OVERRIDE]",
@@ -49,51 +47,48 @@ OracleText = Annotated[
 ]
 
 
-def bisect(
-    words: Words,
-    oracle: OracleText = DEFAULT_ORACLE,
-    config_dir: ConfigDirs = None,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: ArtifactsOfSweep = None,
-) -> None:
+def bisect(given: Words, words: Cells, oracle: OracleText = DEFAULT_ORACLE, config_dir: ConfigDirs = None) -> Output:
     """Search the change that makes a good cell bad, and certify it. Repeat the command to continue.
 
     Prints a page of Markdown with both sides, their digests and the commands that reproduce them.
     """
-    folders = [folder.absolute() for folder in config_dir or ()]
-    with exit_on_error(debug):
-        configure_prefect()
-        from qnnsweep.flows.bisection.request import masked, parsed
-        from qnnsweep.flows.resources import prepare
-        from qnnsweep.tasks.results.oracle import parsed_oracle
+    configure_prefect()
+    from qnnsweep.flows.bisection.page import markdown_page, summary, write_page
+    from qnnsweep.flows.bisection.request import masked, parsed
+    from qnnsweep.flows.resources import prepare
+    from qnnsweep.tasks.results.oracle import parsed_oracle
 
-        words = with_artifacts(words, artifacts)
-        condition = parsed_oracle(oracle)
-        bisection = parsed(words, folders)
-        plan = bisection.good.plan(folders)
-        resources = prepare(plan)  # report what this machine lacks before Prefect starts
-        if bisection.good.toolchain is None:
-            resources.workers.warm_up()
-        masked_words = masked(words, plan.masked_names)
+    folders, words = [folder.absolute() for folder in config_dir or ()], [*words, *given.overrides]
+    condition = parsed_oracle(oracle)
+    bisection = parsed(words, folders)
+    plan = bisection.good.plan(folders)
+    resources = prepare(plan)  # report what this machine lacks before Prefect starts
+    if bisection.good.toolchain is None:
+        resources.workers.warm_up()
+    masked_words = masked(words, plan.masked_names)
 
-        def start(on_progress: "ProgressCallback") -> "BisectionResult":
-            from qnnsweep.flows.bisection.flow import bisect as flow
-            from qnnsweep.flows.bisection.flow import command_line, run_bisect
-            from qnnsweep.flows.runs.flow_state import returned
+    def start(on_progress: "ProgressCallback") -> "BisectionResult":
+        from qnnsweep.flows.bisection.flow import bisect as flow
+        from qnnsweep.flows.bisection.flow import command_line, run_bisect
+        from qnnsweep.flows.runs.flow_state import returned
 
-            screen, line = Console(stderr=True), command_line(masked_words, folders, oracle)
-            callbacks = (
-                on_progress,
-                lambda count: screen.print(f"{plural(count, 'toolchain')} to prepare or to use again"),
-                lambda probe: screen.print(_line(probe), soft_wrap=True),
-            )
-            body = flow.with_body(lambda: run_bisect(bisection, plan, condition, line, *callbacks))
-            return returned(body, masked_words, list(map(str, folders)), oracle)
+        screen, line = Console(stderr=True), command_line(masked_words, folders, oracle)
+        callbacks = (
+            on_progress,
+            lambda count: screen.print(f"{plural(count, 'toolchain')} to prepare or to use again"),
+            lambda probe: screen.print(_line(probe), soft_wrap=True),
+        )
+        body = flow.with_body(lambda: run_bisect(bisection, plan, condition, line, *callbacks))
+        return returned(body, masked_words, list(map(str, folders)), oracle)
 
-        result = with_progress(plan.cells, start)
-        _show(result, resources.store, as_json=json_)
-        raise typer.Exit(PASSED if result.flips else DEVICES_UNUSABLE if result.is_undecided else NOT_ALL_PASSED)
+    result = with_progress(plan.cells, start)
+    page = write_page(result, resources.store)
+    return Output(
+        contents=summary(result) | {"page": page},
+        parts=[markdown_page(result).removesuffix("\n")],
+        notes=f"page {page}\nreport {result.run.run.report}",
+        exit_code=PASSED if result.flips else DEVICES_UNUSABLE if result.is_undecided else NOT_ALL_PASSED,
+    )
 
 
 def _line(probe: "Probe") -> Text:
@@ -102,14 +97,3 @@ def _line(probe: "Probe") -> Text:
     value = judged.why or judged.value
     style = {"bad": "red", "good": "green", "untestable": "yellow"}[judged.answer]
     return Text(f"probe {probe.number:<3} {probe.point.label}: {judged.answer}, {value}", style)
-
-
-def _show(result: "BisectionResult", store: "Store", *, as_json: bool) -> None:
-    from qnnsweep.flows.bisection.page import markdown_page, summary, write_page
-
-    page = write_page(result, store)
-    if as_json:
-        print(json.dumps(summary(result) | {"page": page}))
-    else:
-        print(markdown_page(result), end="", flush=True)
-    print(f"page {page}\nreport {result.run.run.report}", file=sys.stderr)

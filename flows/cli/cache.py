@@ -8,8 +8,9 @@ import typer
 from rich.table import Table
 
 from qnnsweep.conf.units import GIB, KIB, MIB, TIB
+from qnnsweep.flows.cli.command import Output, Words, run_body
 from qnnsweep.flows.cli.completion import complete_run
-from qnnsweep.flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, bytes_done, exit_on_error, print_output
+from qnnsweep.flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, bytes_done
 from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.report.format import plain_table, plural
@@ -36,17 +37,19 @@ def show(
     debug: Debug = False,
     artifacts: Artifacts = "artifacts",
 ) -> None:
-    if context.invoked_subcommand is not None:
-        return
-    with exit_on_error(debug):
-        from qnnsweep.tasks.storage.inventory import inventory
-
-        contents = inventory(_store(artifacts, writes=False), runs)
-        print_output(asdict(contents), *_tables(contents), as_json=json_)
+    if context.invoked_subcommand is None:
+        run_body(contents, {"runs": runs, "json_": json_, "debug": debug, "artifacts": artifacts}, ("runs",))
 
 
-@app.command()
+def contents(words: Words, runs: int) -> Output:
+    from qnnsweep.tasks.storage.inventory import inventory
+
+    found = inventory(_store(words.artifacts, writes=False), runs)
+    return Output(contents=asdict(found), parts=_tables(found))
+
+
 def prune(
+    words: Words,
     run: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,69 +79,60 @@ def prune(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed, and remove nothing.")] = False,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: Artifacts = "artifacts",
-) -> None:
+) -> Output:
     """Remove runs, and the results and blobs that no remaining run needs. This is refused while a sweep is running.
 
     Without an option that selects runs, only the remains of killed sweeps are removed: incomplete runs, and results and
     blobs that are at least a day old.
     """
-    with exit_on_error(debug):
-        from qnnsweep.flows.runs.names import resolve
-        from qnnsweep.flows.runs.results import write_index
-        from qnnsweep.tasks.storage import lock
-        from qnnsweep.tasks.storage.retention import Selection, apply, plan_prune
+    from qnnsweep.flows.runs.names import resolve
+    from qnnsweep.flows.runs.results import write_index
+    from qnnsweep.tasks.storage import lock
+    from qnnsweep.tasks.storage.retention import Selection, apply, plan_prune
 
-        by_rule = older_than is not None or larger_than is not None
-        store = _store(artifacts, writes=not dry_run)
-        selection = Selection(
-            runs=tuple(dict.fromkeys(resolve(store, name) for name in run or ())),
-            at_most=keep if not by_rule and not run else None,
-            older_than_s=None if older_than is None else _parsed("--older-than", older_than, _TIMES),
-            larger_than=None if larger_than is None else int(_parsed("--larger-than", larger_than, _SIZES)),
-            protected=keep or 0,
-        )
-        plan = plan_prune(store, selection)
-        if not json_:
-            print(_summary(plan, dry_run=dry_run))
-        if not dry_run:
-            with lock.exclusive(store):
-                plan = plan_prune(store, selection)  # another run may have ended since
-                apply(store, plan)
-                write_index(store)
-        print_output(asdict(plan) | {"dry_run": dry_run}, _prune_table(plan, dry_run=dry_run), as_json=json_)
+    by_rule = older_than is not None or larger_than is not None
+    store = _store(words.artifacts, writes=not dry_run)
+    selection = Selection(
+        runs=tuple(dict.fromkeys(resolve(store, name) for name in run or ())),
+        at_most=keep if not by_rule and not run else None,
+        older_than_s=None if older_than is None else _parsed("--older-than", older_than, _TIMES),
+        larger_than=None if larger_than is None else int(_parsed("--larger-than", larger_than, _SIZES)),
+        protected=keep or 0,
+    )
+    plan = plan_prune(store, selection)
+    summary = _summary(plan, dry_run=dry_run)
+    if not dry_run:
+        with lock.exclusive(store):
+            plan = plan_prune(store, selection)  # another run may have ended since
+            apply(store, plan)
+            write_index(store)
+    parts = [summary, _prune_table(plan, dry_run=dry_run)]
+    return Output(contents=asdict(plan) | {"dry_run": dry_run}, parts=parts)
 
 
-@app.command()
 def verify(
+    words: Words,
     repair: Annotated[
         bool, typer.Option("--repair", help="Remove damaged files that can be computed again. Damaged tables stay.")
     ] = False,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: Artifacts = "artifacts",
-) -> None:
+) -> Output:
     """Check every blob, result, key, table and manifest for damage. The exit code is 1 if a file is damaged.
 
     With --repair, damaged blobs, results, keys and manifests are removed, so that they are computed again. This is
     refused while a sweep is running. The rows of a damaged table cannot be computed again: restore it from a copy, or
     remove it.
     """
-    with exit_on_error(debug):
-        from qnnsweep.tasks.storage import lock
-        from qnnsweep.tasks.storage.integrity import verify as verify_store
+    from qnnsweep.tasks.storage import lock
+    from qnnsweep.tasks.storage.integrity import verify as verify_store
 
-        store = _store(artifacts, writes=True)
-        with (lock.exclusive if repair else lock.shared)(store), bytes_done("checking") as show:
-            verification = verify_store(store, repair=repair, on_progress=show)
-        if not json_:
-            for damage in verification.damages:
-                print(_damage_line(damage, store))
-            print(_verified(verification))
-        print_output({"artifacts": str(store.root), **asdict(verification)}, as_json=json_)
-    raise typer.Exit(NOT_ALL_PASSED if verification.damages else PASSED)
+    store = _store(words.artifacts, writes=True)
+    with (lock.exclusive if repair else lock.shared)(store), bytes_done("checking") as show:
+        verification = verify_store(store, repair=repair, on_progress=show)
+    return Output(
+        contents={"artifacts": str(store.root), **asdict(verification)},
+        parts=[*(_damage_line(damage, store) for damage in verification.damages), _verified(verification)],
+        exit_code=NOT_ALL_PASSED if verification.damages else PASSED,
+    )
 
 
 def _damage_line(damage: "Damage", store: "Store") -> str:

@@ -5,37 +5,34 @@ from typing import Annotated
 
 import typer
 
+from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_run
-from qnnsweep.flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, console, exit_on_error, print_output, store_at
+from qnnsweep.flows.cli.options import RUN_NAMES
 from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 
 EXITS = "Exit codes: 0 no regression · 1 a regression · 2 there is no such run."
 
 
 def diff(
+    words: Words,
     run_a: Annotated[str, typer.Argument(metavar="RUN_A", help=f"A run: {RUN_NAMES}.", autocompletion=complete_run)],
     run_b: Annotated[
         str, typer.Argument(metavar="RUN_B", help="The run to compare with RUN_A.", autocompletion=complete_run)
     ],
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: Artifacts = "artifacts",
-) -> None:
+) -> Output:
     """Compare two runs, cell by cell and operator by operator, show what changed, and write it as a page."""
-    with exit_on_error(debug):
-        from qnnsweep.flows.runs.diff import diff as compare_runs
-        from qnnsweep.flows.runs.diff import diff_table
-        from qnnsweep.flows.runs.diff_page import write_page
-        from qnnsweep.tasks.report.format import plural
+    from qnnsweep.flows.runs.diff import diff as compare_runs
+    from qnnsweep.flows.runs.diff import diff_table
+    from qnnsweep.flows.runs.diff_page import write_page
+    from qnnsweep.tasks.report.format import plural
 
-        store = store_at(artifacts)
-        difference = compare_runs(store, run_a, run_b)
-        page = write_page(difference, store)
-        contents = asdict(difference) | {"regressions": difference.regressions, "page": page and str(page)}
-        table = diff_table(difference)
-        print_output(contents, table if table.rows else "no value changed by more than its limit", as_json=json_)
-        if not json_:
-            line = f"page {page}" if page else "no page: the folder of RUN_B is not writable"
-            counts = f"{plural(difference.regressions, 'regression')}, {difference.run_a} -> {difference.run_b}"
-            console().print(f"{counts}\n{line}", highlight=False, soft_wrap=True)
-        raise typer.Exit(NOT_ALL_PASSED if difference.regressions else PASSED)
+    difference = compare_runs(words.store, run_a, run_b)
+    page = write_page(difference, words.store)
+    table = diff_table(difference)
+    line = f"page {page}" if page else "no page: the folder of RUN_B is not writable"
+    counts = f"{plural(difference.regressions, 'regression')}, {difference.run_a} -> {difference.run_b}"
+    return Output(
+        contents=asdict(difference) | {"regressions": difference.regressions, "page": page and str(page)},
+        parts=[table if table.rows else "no value changed by more than its limit", f"{counts}\n{line}"],
+        exit_code=NOT_ALL_PASSED if difference.regressions else PASSED,
+    )

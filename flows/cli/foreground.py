@@ -9,11 +9,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 
+from qnnsweep.flows.cli.command import Words
 from qnnsweep.flows.exit_codes import INTERRUPTED
 from qnnsweep.tasks.report.format import plural
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def sweep_here(plan: "Plan", overrides: list[str], folders: Sequence[Path]) -> "SweepResult":
-    """Run the flow `sweep` for a plan of these overrides. Prefect gets the overrides with masks."""
+def sweep_here(plan: "Plan", words: Words, overrides: Sequence[str] | None = None) -> "SweepResult":
+    """Run the flow `sweep` for a plan. Prefect gets the overrides with masks: by default those of the command line."""
     from qnnsweep.conf.masking import mask_secrets
 
-    masked = mask_secrets(overrides, plan.masked_names)
+    folders, masked = words.folders, mask_secrets(overrides or words.overrides, plan.masked_names)
 
     def start(on_progress: "ProgressCallback") -> "SweepResult":
         from qnnsweep.flows.runs.flow_state import returned

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from qnnsweep.flows.cli.options import Artifacts, ConfigDirs, Debug, Json, exit_on_error, print_output, store_at
+from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.tasks.report.format import plain_table
 
 if TYPE_CHECKING:
@@ -32,22 +32,18 @@ _OPERATOR = ("model", "operator", "target", "module_path")
 
 
 def list_(
+    words: Words,
     kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"One of {', '.join(kind.value for kind in Kind)}.")],
-    config_dir: ConfigDirs = None,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: Artifacts = "artifacts",
-) -> None:
+) -> Output:
     """List the names that other commands accept: of models, schemes, SoCs, devices, runs, or of a run's operators.
 
     The operators are those of the latest run.
     """
-    with exit_on_error(debug):
-        rows = _listed(kind, store_at(artifacts), config_dir or [])
-        table = plain_table(*(rows[0] if rows else (f"no {kind.value}",)))
-        for row in rows:
-            table.add_row(*(Text(str(value)) for value in row.values()))
-        print_output({kind.value: rows}, table, as_json=json_)
+    rows = _listed(kind, words.store, words.config_dirs)
+    table = plain_table(*(rows[0] if rows else (f"no {kind.value}",)))
+    for row in rows:
+        table.add_row(*(Text(str(value)) for value in row.values()))
+    return Output(contents={kind.value: rows}, parts=[table])
 
 
 def _listed(kind: Kind, store: "Store", config_dirs: Sequence[Path]) -> list[Mapping[str, str | int | None]]:

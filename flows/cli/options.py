@@ -1,23 +1,16 @@
-"""The parts that all commands share: options, output and the handling of errors."""
+"""The parameters that several commands share, and the terminal."""
 
-import json
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from qnnsweep.flows.cli.completion import complete_override
-from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, REQUEST_WRONG
-from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, RequestError
-
-if TYPE_CHECKING:
-    from qnnsweep.tasks.storage.store import Store
+from qnnsweep.flows.cli.completion import complete_override, complete_run
 
 _WIDTH_OF_A_FILE = 160
 
@@ -27,6 +20,12 @@ Exit codes: 0 all cells passed · 1 some cell failed or is out of tolerance · 2
 """
 
 RUN_NAMES = "an id, the beginning of an id, `latest` or `previous`"
+OptionalRun = Annotated[
+    str | None,
+    typer.Option(
+        "--run", metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run
+    ),
+]
 
 Overrides = Annotated[
     list[str] | None,
@@ -51,39 +50,15 @@ _ARTIFACTS = typer.Option(
 )
 Artifacts = Annotated[str, _ARTIFACTS]
 ArtifactsOfSweep = Annotated[str | None, _ARTIFACTS]
-
-
-def with_artifacts(overrides: list[str] | None, artifacts: str | None) -> list[str]:
-    """Return the overrides of a sweep, with the override that means the same as the option `--artifacts`."""
-    if artifacts is None:
-        return list(overrides or [])
-    from qnnsweep.conf.compose import quoted
-
-    return [*(overrides or []), f"artifacts={quoted(artifacts)}"]
-
-
-def store_at(artifacts: str) -> "Store":
-    """Return the store at `artifacts`. Raises RequestError."""
-    from qnnsweep.conf.check import artifacts_problems
-    from qnnsweep.tasks.storage.store import Store
-
-    for error in artifacts_problems(artifacts, key="--artifacts"):
-        raise error
-    return Store.at(artifacts)
+Pool = Annotated[
+    str | None,
+    typer.Option("--pool", help="Run parts of the sweep on the workers of this Prefect work pool; see docs/scale.md."),
+]
 
 
 def console() -> Console:
     """Return the console of stdout. If stdout is not a terminal, the console's lines are wide enough for any table."""
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
-
-
-def print_output(contents: Mapping[str, Any], *parts: RenderableType, as_json: bool) -> None:
-    """Print `contents` as one line of JSON if `as_json` is set. Otherwise print the tables and lines."""
-    if as_json:
-        print(json.dumps(contents))
-    else:
-        for part in parts:
-            console().print(part)
 
 
 def usage_line(error: typer.TyperException) -> str:
@@ -102,17 +77,3 @@ def bytes_done(verb: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
         task = progress.add_task(verb, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-@contextmanager
-def exit_on_error(debug: bool) -> Iterator[None]:
-    """Turn an error of qnnsweep into one line on stderr and an exit code. `debug`: also print the traceback."""
-    try:
-        yield
-    except QnnsweepError as error:
-        if debug:
-            traceback.print_exc()
-        print(f"qnnsweep: {error}", file=sys.stderr)
-        codes = {EnvironmentUnusable: ENVIRONMENT_UNUSABLE, DeviceError: DEVICES_UNUSABLE}
-        is_wrong = isinstance(error, RequestError)
-        raise typer.Exit(REQUEST_WRONG if is_wrong else codes.get(type(error), NOT_ALL_PASSED)) from None

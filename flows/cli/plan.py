@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from qnnsweep.flows.cli.options import (
-    ArtifactsOfSweep,
-    ConfigDirs,
-    Debug,
-    Json,
-    Overrides,
-    exit_on_error,
-    print_output,
-    with_artifacts,
-)
+from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.plan_operators import operator_lines, operators_json
 from qnnsweep.flows.cli.plan_table import forecast_line, plan_table
 from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
@@ -25,8 +16,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    overrides: Overrides = None,
-    config_dir: ConfigDirs = None,
+    words: Words,
     check: Annotated[
         bool,
         typer.Option(
@@ -34,44 +24,43 @@ def plan(
             help="Also create every model, run it on a sample, and check overrides and operators. Compiles nothing.",
         ),
     ] = False,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: ArtifactsOfSweep = None,
-) -> None:
+) -> Output:
     """Show the cells that a run would have, why some are impossible, what is compiled already, and how long it takes.
 
     If there is an atlas (`qnnsweep atlas`), also show which operators will not run on the device. Without --check, no
     code of a model runs: overrides and operators are checked if a run has exported the model.
     """
-    with exit_on_error(debug):
-        from qnnsweep.conf.load import load
-        from qnnsweep.conf.names import AXES
+    from qnnsweep.conf.load import load
+    from qnnsweep.conf.names import AXES
 
-        planned = load(with_artifacts(overrides, artifacts), config_dirs=config_dir or [])
-        expected = None
-        if Path(planned.artifacts, "tables").is_dir():
-            from qnnsweep.flows.costs import forecast
+    planned = load(words.overrides, config_dirs=words.config_dirs)
+    expected = None
+    if Path(planned.artifacts, "tables").is_dir():
+        from qnnsweep.flows.costs import forecast
 
-            expected = forecast(planned)
-        cells: list[dict[str, Any]] = [
-            {
-                **dict(zip(AXES, cell.request.names, strict=True)),
-                "impossible": cell.impossible,
-                "compiled": bool(expected and expected.compiled[number]),
-            }
-            for number, cell in enumerate(planned.cells)
-        ]
-        seconds = expected.seconds if expected else None
-        lines: list[RenderableType] = [forecast_line(expected)] if expected else []
-        if check or Path(planned.artifacts, "results").is_dir():
-            from qnnsweep.flows.cli.check_models import check_plan, check_with_stored_exports
+        expected = forecast(planned)
+    cells: list[dict[str, Any]] = [
+        {
+            **dict(zip(AXES, cell.request.names, strict=True)),
+            "impossible": cell.impossible,
+            "compiled": bool(expected and expected.compiled[number]),
+        }
+        for number, cell in enumerate(planned.cells)
+    ]
+    seconds = expected.seconds if expected else None
+    lines: list[RenderableType] = [forecast_line(expected)] if expected else []
+    if check or Path(planned.artifacts, "results").is_dir():
+        from qnnsweep.flows.cli.check_models import check_plan, check_with_stored_exports
 
-            checked = check_plan(planned) if check else check_with_stored_exports(planned)
-            if checked is not None:
-                _add(cells, checked)
-                lines += operator_lines(cells, checked.operators) if checked.operators is not None else []
-        print_output({"cells": cells, "seconds": seconds}, plan_table(cells, expected), *lines, as_json=json_)
-        raise typer.Exit(NOT_ALL_PASSED if any(cell.get("error") for cell in cells) else PASSED)
+        checked = check_plan(planned) if check else check_with_stored_exports(planned)
+        if checked is not None:
+            _add(cells, checked)
+            lines += operator_lines(cells, checked.operators) if checked.operators is not None else []
+    return Output(
+        contents={"cells": cells, "seconds": seconds},
+        parts=[plan_table(cells, expected), *lines],
+        exit_code=NOT_ALL_PASSED if any(cell.get("error") for cell in cells) else PASSED,
+    )
 
 
 def _add(cells: list[dict[str, Any]], checked: "PlanCheck") -> None:

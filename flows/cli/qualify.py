@@ -1,30 +1,17 @@
 """The command `qnnsweep qualify`. Heavy libraries are imported only after the request has been parsed and checked."""
 
-import json
-import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from qnnsweep.conf.toolchains import NAME_FORM, is_toolchain_name
+from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_toolchain
 from qnnsweep.flows.cli.foreground import has_failed, sweep_here
-from qnnsweep.flows.cli.options import (
-    ArtifactsOfSweep,
-    ConfigDirs,
-    Debug,
-    Json,
-    Overrides,
-    exit_on_error,
-    with_artifacts,
-)
 from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.errors import RequestError
-
-if TYPE_CHECKING:
-    from qnnsweep.flows.runs.qualification import Qualification
 
 EXITS = """
 Exit codes: 0 nothing got worse · 1 something got worse · 2 the request is wrong, nothing ran · 3 this machine lacks
@@ -40,47 +27,35 @@ Candidate = Annotated[
 ]
 
 
-def qualify(
-    before: Toolchain,
-    after: Candidate,
-    overrides: Overrides = None,
-    config_dir: ConfigDirs = None,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: ArtifactsOfSweep = None,
-) -> None:
+def qualify(words: Words, before: Toolchain, after: Candidate) -> Output:
     """Compare a toolchain with the present one, on all cells of a sweep. Repeat the command to continue.
 
     Prints Markdown for a pull request. Without overrides, the cells are those of experiment=quickstart. Cells that a
     limit of the compiler makes impossible are tried, too; try_impossible=false leaves them out.
     """
-    folders = [folder.absolute() for folder in config_dir or ()]
-    with exit_on_error(debug):
-        words = _overrides(before, after, overrides or [])
-        configure_prefect()
-        from qnnsweep.conf.impossible import compiler_limit
-        from qnnsweep.conf.load import load
-        from qnnsweep.flows.runs.qualification import RULED_AXES
-        from qnnsweep.flows.runs.qualification import qualify as compare_toolchains
-        from qnnsweep.flows.runs.qualification_page import markdown_page, write_page
-        from qnnsweep.tasks.storage.store import Store
+    overrides = _overrides(before, after, words.overrides)
+    configure_prefect()
+    from qnnsweep.conf.impossible import compiler_limit
+    from qnnsweep.conf.load import load
+    from qnnsweep.flows.runs.qualification import RULED_AXES
+    from qnnsweep.flows.runs.qualification import qualify as compare_toolchains
+    from qnnsweep.flows.runs.qualification_page import markdown_page, write_page
+    from qnnsweep.tasks.storage.store import Store
 
-        words = with_artifacts(words, artifacts)
-        plan = load(words, config_dirs=config_dir or [])
-        result = sweep_here(plan, words, folders)
-        store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
-        tried = [cell.request for cell in plan.cells if cell.impossible is None]
-        reasons = ((request.names[: len(RULED_AXES)], compiler_limit(request)) for request in tried)
-        excluded = {names: reason for names, reason in reasons if reason is not None}
-        qualification = compare_toolchains(store, result.run.run_id, before, after, excluded)
-        page = write_page(qualification, store)
-        if json_:
-            print(json.dumps(_summary(qualification) | {"page": page, "report": result.run.report}))
-        else:
-            print(markdown_page(qualification), end="", flush=True)
-        print(f"page {page}\nreport {result.run.report}", file=sys.stderr)
-        passed = qualification.passed and not has_failed(plan, result)
-        raise typer.Exit(DEVICES_UNUSABLE if qualification.unusable else PASSED if passed else NOT_ALL_PASSED)
+    plan = load(overrides, config_dirs=words.config_dirs)
+    result = sweep_here(plan, words, overrides)
+    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
+    tried = [cell.request for cell in plan.cells if cell.impossible is None]
+    reasons = ((request.names[: len(RULED_AXES)], compiler_limit(request)) for request in tried)
+    excluded = {names: reason for names, reason in reasons if reason is not None}
+    qualification = compare_toolchains(store, result.run.run_id, before, after, excluded)
+    page, passed = write_page(qualification, store), qualification.passed and not has_failed(plan, result)
+    return Output(
+        contents=asdict(qualification) | {"passed": qualification.passed, "page": page, "report": result.run.report},
+        parts=[markdown_page(qualification).removesuffix("\n")],
+        notes=f"page {page}\nreport {result.run.report}",
+        exit_code=DEVICES_UNUSABLE if qualification.unusable else PASSED if passed else NOT_ALL_PASSED,
+    )
 
 
 def _overrides(before: str, after: str, overrides: list[str]) -> list[str]:
@@ -95,8 +70,5 @@ def _overrides(before: str, after: str, overrides: list[str]) -> list[str]:
         raise RequestError("toolchain=: the toolchains are the arguments A and B; leave this override out")
     is_decided = any(word.lstrip("+~").partition("=")[0] == "try_impossible" for word in overrides)
     tried = [] if is_decided else ["try_impossible=true"]
-    return [*(overrides or _DEFAULT_OVERRIDES), *tried, f"toolchain={before},{after}"]
-
-
-def _summary(qualification: "Qualification") -> dict[str, Any]:
-    return asdict(qualification) | {"passed": qualification.passed}
+    has_cells = any(not word.startswith("artifacts=") for word in overrides)
+    return [*([] if has_cells else _DEFAULT_OVERRIDES), *overrides, *tried, f"toolchain={before},{after}"]

@@ -1,27 +1,16 @@
 """The command `qnnsweep repair`. Heavy libraries are imported only after the request has been parsed and checked."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.foreground import run_on_this_machine
-from qnnsweep.flows.cli.options import (
-    ArtifactsOfSweep,
-    ConfigDirs,
-    Debug,
-    Json,
-    Overrides,
-    console,
-    exit_on_error,
-    with_artifacts,
-)
 from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 
@@ -37,44 +26,37 @@ Exit codes: 0 the target is reached Â· 1 it is not, the best scheme is written Â
 """
 
 
-def repair(
-    overrides: Overrides = None,
-    config_dir: ConfigDirs = None,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: ArtifactsOfSweep = None,
-) -> None:
+def repair(words: Words) -> Output:
     """Search a scheme that reaches a target, and certify it on unseen samples. Repeat the command to continue.
 
     For example: model=minilm_l6 scheme=16a8w soc=SM8650 target.final_snr_db=30 budget.size_ratio=1.25
     """
-    folders = [folder.absolute() for folder in config_dir or ()]
-    with exit_on_error(debug):
-        from qnnsweep.conf.masking import mask_secrets
-        from qnnsweep.conf.repair_plan import planned
+    from qnnsweep.conf.masking import mask_secrets
+    from qnnsweep.conf.repair_plan import planned
 
-        overrides = with_artifacts(overrides, artifacts)
-        plan = planned(overrides, config_dir or [])
-        masked = mask_secrets(overrides, plan.masked_names)
-        configure_prefect()
+    plan = planned(words.overrides, words.config_dirs)
+    masked = mask_secrets(words.overrides, plan.masked_names)
+    configure_prefect()
 
-        def start(on_progress: "ProgressCallback") -> "RepairResult":
-            from qnnsweep.flows.repair import repair as flow
-            from qnnsweep.flows.repair import run_repair
-            from qnnsweep.flows.runs.flow_state import returned
-            from qnnsweep.flows.session import command
+    def start(on_progress: "ProgressCallback") -> "RepairResult":
+        from qnnsweep.flows.repair import repair as flow
+        from qnnsweep.flows.repair import run_repair
+        from qnnsweep.flows.runs.flow_state import returned
+        from qnnsweep.flows.session import command
 
-            screen, line = Console(stderr=True), command(masked, folders, verb="repair")
-            body = flow.with_body(
-                lambda: run_repair(plan, line, on_progress, lambda step: screen.print(_line(step), soft_wrap=True))
-            )
-            return returned(body, masked, list(map(str, folders)))
+        screen, line = Console(stderr=True), command(masked, words.folders, verb="repair")
+        body = flow.with_body(
+            lambda: run_repair(plan, line, on_progress, lambda step: screen.print(_line(step), soft_wrap=True))
+        )
+        return returned(body, masked, list(map(str, words.folders)))
 
-        result = run_on_this_machine(plan, start)
-        _show(result)
-        if json_:
-            print(json.dumps(_summary(result)))
-        raise typer.Exit(PASSED if result.search.reached else NOT_ALL_PASSED)
+    result = run_on_this_machine(plan, start)
+    return Output(
+        contents=_summary(result),
+        parts=_shown(result),
+        with_json=True,
+        exit_code=PASSED if result.search.reached else NOT_ALL_PASSED,
+    )
 
 
 def _line(step: "Step") -> Text:
@@ -97,17 +79,14 @@ def _db(gain: float | None) -> str:
     return f"{gain:+.1f} dB" if math.isfinite(gain) else ("an exact output" if gain > 0 else "an infinite error")
 
 
-def _show(result: "RepairResult") -> None:
-    output, search, facts = console(), result.search, result.run.run
-    output.print(_steps_table(search.steps), _certificate_table(result.certificate), sep="\n")
-    files = result.recipe
-    output.print(
+def _shown(result: "RepairResult") -> list[RenderableType]:
+    search, facts, files = result.search, result.run.run, result.recipe
+    lines = (
         f"{'reached' if search.reached else 'not reached'}: {search.reason}\n"
         f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
-        f"scheme {files.scheme_file}\nrecipe {files.recipe_file}\npage {files.page}\nreport {facts.report}",
-        highlight=False,
-        soft_wrap=True,
+        f"scheme {files.scheme_file}\nrecipe {files.recipe_file}\npage {files.page}\nreport {facts.report}"
     )
+    return [_steps_table(search.steps), _certificate_table(result.certificate), lines]
 
 
 def _steps_table(steps: Sequence["Step"]) -> Table:

@@ -5,6 +5,7 @@ import math
 import sys
 import warnings
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,8 @@ import typer
 from rich.console import Console
 
 from qnnsweep.conf.units import KIB
-from qnnsweep.flows.cli.completion import complete_run
-from qnnsweep.flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, exit_on_error, print_output, store_at
+from qnnsweep.flows.cli.command import Output, Words
+from qnnsweep.flows.cli.options import OptionalRun
 from qnnsweep.tasks.report.format import plain_table
 
 EXITS = (
@@ -23,6 +24,7 @@ EXITS = (
 
 
 def repro(
+    words: Words,
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell, such as MODEL/SCHEME/SOC.")],
     operator: Annotated[
         str | None,
@@ -31,50 +33,39 @@ def repro(
             help="The name of an operator that introduces error. By default the one with the largest effect.",
         ),
     ] = None,
-    run_: Annotated[
-        str | None,
-        typer.Option(
-            "--run", metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run
-        ),
-    ] = None,
+    run_: OptionalRun = None,
     to: Annotated[
         Path | None,
         typer.Option("--to", metavar="FOLDER", help="A new folder. By default repro-MODEL-SCHEME-SOC-OPERATOR."),
     ] = None,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: Artifacts = "artifacts",
-) -> None:
+) -> Output:
     """Write a folder with the smallest program that shows an operator's error, for others to run without qnnsweep.
 
     In the folder, `python repro.py` exits with 1; `python repro.py --twin`, the nearest change that is right, with 0.
     """
-    with exit_on_error(debug):
-        from qnnsweep.conf.load import load
-        from qnnsweep.flows.cli.foreground import interruptible
-        from qnnsweep.flows.repro import reproduce
+    from qnnsweep.conf.load import load
+    from qnnsweep.flows.cli.foreground import interruptible
+    from qnnsweep.flows.repro import reproduce
 
-        for library in ("torch", "torchao", "torch.utils._pytree"):
-            logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
-        warnings.filterwarnings("ignore", category=UserWarning, module="torch")
-        store = store_at(artifacts)
-        socs = {cell.request.soc.name: cell.request.soc.arch for cell in load(["soc=glob(*)"]).cells}
-        with interruptible(Console(stderr=True)):
-            reproducer = reproduce(
-                store, run_, cell, operator, to, socs, lambda line: print(line, file=sys.stderr, flush=True)
-            )
-        finite = {
-            name: None
-            for name, value in asdict(reproducer).items()
-            if isinstance(value, float) and not math.isfinite(value)
-        }
-        contents = asdict(reproducer) | finite | {"folder": str(reproducer.folder)}
-        table = plain_table("command", "answer", caption=f"{reproducer.folder}: {reproducer.size_bytes / KIB:.0f} KiB")
-        table.add_row("python repro.py", f"{reproducer.error!r}, exit code 1: {', '.join(reproducer.operators)}")
-        twin = (
-            "no such change was found"
-            if reproducer.twin is None
-            else f"{reproducer.twin_error!r}, exit code 0: {reproducer.twin}"
-        )
-        table.add_row("python repro.py --twin", twin)
-        print_output(contents, table, as_json=json_)
+    for library in ("torch", "torchao", "torch.utils._pytree"):
+        logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch")
+    socs = {cell.request.soc.name: cell.request.soc.arch for cell in load(["soc=glob(*)"]).cells}
+    with interruptible(Console(stderr=True)):
+        say = partial(print, file=sys.stderr, flush=True)
+        reproducer = reproduce(words.store, run_, cell, operator, to, socs, say)
+    finite = {
+        name: None
+        for name, value in asdict(reproducer).items()
+        if isinstance(value, float) and not math.isfinite(value)
+    }
+    contents = asdict(reproducer) | finite | {"folder": str(reproducer.folder)}
+    table = plain_table("command", "answer", caption=f"{reproducer.folder}: {reproducer.size_bytes / KIB:.0f} KiB")
+    table.add_row("python repro.py", f"{reproducer.error!r}, exit code 1: {', '.join(reproducer.operators)}")
+    twin = (
+        "no such change was found"
+        if reproducer.twin is None
+        else f"{reproducer.twin_error!r}, exit code 0: {reproducer.twin}"
+    )
+    table.add_row("python repro.py --twin", twin)
+    return Output(contents=contents, parts=[table])

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_run
-from qnnsweep.flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, exit_on_error, print_output, store_at
+from qnnsweep.flows.cli.options import RUN_NAMES
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.report.format import plain_table
 
@@ -16,6 +17,7 @@ EXITS = "Exit codes: 0 written · 2 there is no such tensor."
 
 
 def tensors(
+    words: Words,
     run_id: Annotated[str, typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}.", autocompletion=complete_run)],
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell, such as MODEL/SCHEME/SOC.")],
     operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="The name of an operator.")],
@@ -23,40 +25,36 @@ def tensors(
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="Where to write. By default OPERATOR.npz.")
     ] = None,
-    json_: Json = False,
-    debug: Debug = False,
-    artifacts: Artifacts = "artifacts",
-) -> None:
+) -> Output:
     """Write the tensors of one operator, on the device and on the host, to a file that numpy.load reads.
 
     The tensors are in PyTorch's layout. `device` is what the device computed, `on_host` what the host computes from the
     device's own inputs, `reference` what the host computes from the model's inputs, `quantized` the device's integers.
     """
-    with exit_on_error(debug):
-        from qnnsweep.flows.runs.names import find_cell, resolve
-        from qnnsweep.tasks.records.cell_folder import folder_of
+    from qnnsweep.flows.runs.names import find_cell, resolve
+    from qnnsweep.tasks.records.cell_folder import folder_of
 
-        store = store_at(artifacts)
-        run_id = resolve(store, run_id)
-        folder = folder_of(find_cell(store, run_id, cell))
-        for library in ("torch", "torchao"):
-            logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
-        import numpy as np
+    store = words.store
+    run_id = resolve(store, run_id)
+    folder = folder_of(find_cell(store, run_id, cell))
+    for library in ("torch", "torchao"):
+        logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
+    import numpy as np
 
-        from qnnsweep.flows.runs.files import read_cell_evidence
-        from qnnsweep.tasks.comparison.tensors import operator_tensors
+    from qnnsweep.flows.runs.files import read_cell_evidence
+    from qnnsweep.tasks.comparison.tensors import operator_tensors
 
-        if (evidence := read_cell_evidence(run_id, folder, store)) is None:
-            raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
-        lowered, capture, name = evidence.of_operator(operator)
-        by_name = operator_tensors(lowered, capture, name, sample, store)
-        path = to or Path(f"{operator.replace('/', '-')}.npz")
-        try:
-            with path.open("wb") as file:
-                np.savez(file, **by_name)  # pyright: ignore[reportArgumentType] - every name is a tensor's
-        except OSError as error:
-            raise RequestError(f"--to={path}: cannot be written: {error.strerror}; name another file") from error
-        table = plain_table("tensor", "type", "shape", caption=f"numpy.load reads {path}")
-        for name, tensor in by_name.items():
-            table.add_row(Text(name), Text(str(tensor.dtype)), Text("×".join(map(str, tensor.shape)) or "scalar"))
-        print_output({"file": str(path), "tensors": list(by_name)}, table, as_json=json_)
+    if (evidence := read_cell_evidence(run_id, folder, store)) is None:
+        raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
+    lowered, capture, name = evidence.of_operator(operator)
+    by_name = operator_tensors(lowered, capture, name, sample, store)
+    path = to or Path(f"{operator.replace('/', '-')}.npz")
+    try:
+        with path.open("wb") as file:
+            np.savez(file, **by_name)  # pyright: ignore[reportArgumentType] - every name is a tensor's
+    except OSError as error:
+        raise RequestError(f"--to={path}: cannot be written: {error.strerror}; name another file") from error
+    table = plain_table("tensor", "type", "shape", caption=f"numpy.load reads {path}")
+    for name, tensor in by_name.items():
+        table.add_row(Text(name), Text(str(tensor.dtype)), Text("×".join(map(str, tensor.shape)) or "scalar"))
+    return Output(contents={"file": str(path), "tensors": list(by_name)}, parts=[table])

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN, toolchains_folder
-from qnnsweep.flows.cli.options import Debug, Json, console, exit_on_error, print_output
+from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.tasks.errors import EnvironmentUnusable
 from qnnsweep.tasks.report.format import plain_table
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from qnnsweep.tasks.toolchain.prepared.record import PreparedToolchain
 
 _HELP = "Prepare, list and remove other QNN releases and commits of ExecuTorch: see docs/toolchains.md."
-_EXITS = "Exit codes: 0 done · 2 nothing was changed, and one line says why."
+EXITS = "Exit codes: 0 done · 2 nothing was changed, and one line says why."
 
 app = typer.Typer(help=_HELP, no_args_is_help=True)
 
 
-@app.command(epilog=_EXITS)
 def add(
+    _: Words,
     words: Annotated[
         list[str],
         typer.Argument(
@@ -34,51 +34,41 @@ def add(
             "the QNN backend of a commit of a git clone; passes_off=[PASS,…]; operators_skipped=[OPERATOR,…].",
         ),
     ],
-    json_: Json = False,
-    debug: Debug = False,
-) -> None:
+) -> Output:
     """Prepare a toolchain in a folder of its own, once. This Python environment is not changed.
 
     pip gets a release from the index that it is configured to use. About 250 MB are stored.
     """
-    with exit_on_error(debug):
-        from qnnsweep.flows.cli.foreground import interruptible
-        from qnnsweep.tasks.toolchain.prepared.prepare import add as prepare
-        from qnnsweep.tasks.toolchain.prepared.wanted import parsed_words
+    from qnnsweep.flows.cli.foreground import interruptible
+    from qnnsweep.tasks.toolchain.prepared.prepare import add as prepare
+    from qnnsweep.tasks.toolchain.prepared.wanted import parsed_words
 
-        name, wanted = parsed_words(words)
-        with interruptible(Console(stderr=True)):
-            toolchain = prepare(name, wanted, os.environ)
-        print_output(_summary(toolchain), as_json=json_)
-        if not json_:
-            bridged = "" if toolchain.bridge is None else f", with the bridge `{toolchain.bridge}`"
-            console().print(f"toolchain={toolchain.name}: QNN {toolchain.build} from {toolchain.origin}{bridged}")
-            if toolchain.changes:
-                console().print(toolchain.changes, soft_wrap=True, highlight=False)
-            if toolchain.provisional is not None:
-                console().print(f"provisional: {toolchain.provisional}", soft_wrap=True)
+    name, wanted = parsed_words(words)
+    with interruptible(Console(stderr=True)):
+        toolchain = prepare(name, wanted, os.environ)
+    bridged = "" if toolchain.bridge is None else f", with the bridge `{toolchain.bridge}`"
+    lines = [f"toolchain={toolchain.name}: QNN {toolchain.build} from {toolchain.origin}{bridged}"]
+    lines += [toolchain.changes] if toolchain.changes else []
+    lines += [] if toolchain.provisional is None else [f"provisional: {toolchain.provisional}"]
+    return Output(contents=_summary(toolchain), parts=lines)
 
 
-@app.command("list", epilog=_EXITS)
-def list_(json_: Json = False, debug: Debug = False) -> None:
+def list_(_: Words) -> Output:
     """List the toolchains that can be selected with toolchain=NAME."""
-    with exit_on_error(debug):
-        from qnnsweep.tasks.toolchain.prepared.record import prepared_toolchains
+    from qnnsweep.tasks.toolchain.prepared.record import prepared_toolchains
 
-        toolchains = [entry for entry in prepared_toolchains(os.environ) if not isinstance(entry, EnvironmentUnusable)]
-        contents = {"folder": str(toolchains_folder(os.environ)), "toolchains": list(map(_summary, toolchains))}
-        print_output(contents, _table(toolchains), as_json=json_)
+    toolchains = [entry for entry in prepared_toolchains(os.environ) if not isinstance(entry, EnvironmentUnusable)]
+    contents = {"folder": str(toolchains_folder(os.environ)), "toolchains": list(map(_summary, toolchains))}
+    return Output(contents=contents, parts=[_table(toolchains)])
 
 
-@app.command(epilog=_EXITS)
 def remove(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a prepared toolchain.")], debug: Debug = False
+    _: Words, name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a prepared toolchain.")]
 ) -> None:
     """Remove a prepared toolchain. Results of its cells stay in the store."""
-    with exit_on_error(debug):
-        from qnnsweep.tasks.toolchain.prepared.prepare import remove as remove_toolchain
+    from qnnsweep.tasks.toolchain.prepared.prepare import remove as remove_toolchain
 
-        remove_toolchain(name, os.environ)
+    remove_toolchain(name, os.environ)
 
 
 def _summary(toolchain: "PreparedToolchain") -> dict[str, Any]:

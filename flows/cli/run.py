@@ -1,0 +1,190 @@
+"""The commands `run`, `serve`, `recompare` and `report`. Heavy libraries are imported after the request is checked."""
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, RenderableType
+
+from qnnsweep.flows.cli.command import Output, Words
+from qnnsweep.flows.cli.completion import complete_run
+from qnnsweep.flows.cli.foreground import has_failed, interruptible, sweep_here, with_progress
+from qnnsweep.flows.cli.options import RUN_NAMES, OptionalRun, Pool
+from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
+from qnnsweep.flows.server.settings import configure_prefect
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.report.formats.names import Format
+
+if TYPE_CHECKING:
+    from qnnsweep.flows.graph import ProgressCallback
+    from qnnsweep.flows.runs.results import SweepResult
+
+Dask = Annotated[
+    str | None,
+    typer.Option("--dask", metavar="ADDRESS", help="Run parts of the sweep on the workers of this Dask scheduler."),
+]
+
+
+def run(words: Words, pool: Pool = None, dask: Dask = None) -> Output:
+    """Run a sweep: every combination of models, schemes and SoCs in the overrides. Repeat the command to continue."""
+    from qnnsweep.conf.load import load
+    from qnnsweep.conf.masking import refuse_secrets
+
+    plan = load(words.overrides, config_dirs=words.config_dirs)
+    configure_prefect()
+    if pool or dask:
+        refuse_secrets(words.overrides, plan.masked_names)
+        result = _spread(words, pool, dask)
+    else:
+        result = sweep_here(plan, words)
+    return _output(result, NOT_ALL_PASSED if has_failed(plan, result) else _exit_code(result))
+
+
+def _spread(words: Words, pool: str | None, dask: str | None) -> "SweepResult":
+    """Run the flow `spread`. This machine only waits for the workers, so it need not meet their requirements."""
+    from qnnsweep.flows.cli import progress, serve
+    from qnnsweep.flows.distribution.spread import run_spread, spread
+    from qnnsweep.flows.runs.flow_state import returned
+    from qnnsweep.flows.server import connect
+
+    if pool and dask:
+        raise RequestError("--pool, --dask: the sweep runs either on a work pool or on Dask; set only one of them")
+    screen = Console(stderr=True)
+    serve.ensure_server()
+    log = progress.ProgressLog((), screen, stages=("shard",))
+    flow = spread.with_body(lambda: run_spread(words.overrides, words.folders, pool, dask, log.update))
+    with interruptible(screen) as before_end, connect.translated_errors():
+        before_end.append(connect.cancel_flow_run)
+        return returned(flow, words.overrides, list(map(str, words.folders)), pool, dask)
+
+
+def serve(
+    words: Words,
+    name: Annotated[
+        str, typer.Option("--name", help="Prefect names the deployment sweep/NAME, or spread/NAME with --pool.")
+    ] = "nightly",
+    pool: Pool = None,
+) -> None:
+    """Run the sweep on its schedule (schedule.cron=…) and on request from Prefect's UI.
+
+    Needs a Prefect server. Runs one sweep at a time, until you stop the command. For example: experiment=nightly.
+    """
+    from qnnsweep.conf.load import load
+    from qnnsweep.conf.masking import refuse_secrets
+
+    plan = load(words.overrides, config_dirs=words.config_dirs)
+    refuse_secrets(words.overrides, plan.masked_names)
+    if plan.trend.fail:
+        problem = "a served sweep has no exit code; set prefect.fail_on=[regressed] instead"
+        raise RequestError(problem, key="trend.fail", value="true")
+    configure_prefect()
+    from qnnsweep.flows.cli import serve
+    from qnnsweep.flows.resources import prepare
+
+    if pool is None:
+        prepare(plan)
+    deployment = serve.deployment(plan, name, words.overrides, words.config_dirs, pool)
+    serve.ensure_server()
+    serve.serve_until_stopped(deployment, plan)
+
+
+def recompare(words: Words, run_: OptionalRun = None) -> Output:
+    """Compare a past run again with other tolerances, from its stored captures. Needs no device and compiles nothing.
+
+    For example: tolerance=none, or 'tolerance.operators={8a8w:{snr_db:30}}'.
+    """
+    from qnnsweep.conf.recompare import check_changeable
+
+    overrides = words.overrides
+    check_changeable(overrides)
+    configure_prefect()
+    from qnnsweep.flows.recompare import planned, run_recompare
+    from qnnsweep.flows.recompare import recompare as flow
+    from qnnsweep.flows.resources import prepare
+    from qnnsweep.flows.runs.flow_state import returned
+
+    past, plan = planned(words.store, run_, overrides)
+    prepare(plan)
+
+    def start(on_progress: "ProgressCallback") -> "SweepResult":
+        body = flow.with_body(lambda: run_recompare(past, plan, overrides, on_progress))
+        return returned(body, words.artifacts, run_, overrides)
+
+    result = with_progress(plan.cells, start)
+    return _output(result, _exit_code(result))
+
+
+def report(
+    words: Words,
+    run_id: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run),
+    ] = None,
+    tsv: Annotated[
+        Path | None,
+        typer.Option(
+            "--tsv", metavar="FOLDER", help="Also write every table of the run to this folder, for spreadsheets."
+        ),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
+    format_: Annotated[
+        Format | None,
+        typer.Option("--format", help="Print the run for another tool instead: see docs/report.md.", show_choices=True),
+    ] = None,
+) -> Output | None:
+    """Show the summary of a run and write its report.html again."""
+    from qnnsweep.flows.runs.results import export_tsv, formatted, rerender
+
+    if format_ is not None:
+        sys.stdout.write(formatted(words.store, run_id, format_))
+        return None
+    result = rerender(words.store, run_id)
+    if tsv is not None:
+        export_tsv(words.store, result.run.run_id, tsv)
+    return replace(_output(result, PASSED), last=partial(_open, result.page) if open_ else None)
+
+
+def _open(page: Path) -> None:
+    """Open a page in the user's browser. Raises EnvironmentUnusable."""
+    import webbrowser
+
+    if not webbrowser.open(page.absolute().as_uri()):
+        raise EnvironmentUnusable(f"no browser can be started; open {page}, or set BROWSER")
+
+
+def _output(result: "SweepResult", exit_code: int) -> Output:
+    from qnnsweep.flows.runs.regressions import count, regressions_table
+    from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_table
+
+    facts = result.run
+    copy = f"\n  here {result.page}" if "://" in facts.report else ""
+    diagnoses, regressions = summary_diagnoses(result.cells), regressions_table(result.trends)
+    parts: list[RenderableType] = [summary_table(facts, result.cells)]
+    parts += [] if diagnoses is None else ["", diagnoses]
+    parts += [] if regressions is None else [regressions]
+    parts.append(
+        f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
+        f"tables {facts.tables}\nreport {facts.report}{copy}"
+    )
+    summary = {
+        "run_id": facts.run_id,
+        "cells": len(result.cells),
+        "outcomes": dict(sorted(Counter(row["outcome"] for row in result.cells).items())),
+        "regressions": count(result.trends),
+        "toolchain_calls": facts.toolchain_calls,
+        "reused": facts.reused,
+        "tables": facts.tables,
+        "report": facts.report,
+    }
+    return Output(contents=summary, parts=parts, with_json=True, exit_code=exit_code)
+
+
+def _exit_code(result: "SweepResult") -> int:
+    outcomes = {row["outcome"] for row in result.cells}
+    if outcomes & {"failed", "out_of_tolerance"}:
+        return NOT_ALL_PASSED
+    return DEVICES_UNUSABLE if "infrastructure" in outcomes else PASSED

@@ -1,0 +1,33 @@
+"""The commands `devices` and `doctor`, which show the state of the devices and of this machine."""
+
+from dataclasses import asdict
+
+from qnnsweep.flows.cli.command import Output, Words
+from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, PASSED
+
+
+def devices(words: Words) -> Output:
+    """Show the properties of every device and whether it can be used. Select devices with device= or farm=."""
+    from qnnsweep.flows.cli.devices import devices_table, survey
+
+    statuses = survey(words.overrides, words.config_dirs)
+    return Output(
+        contents={"devices": list(map(asdict, statuses))},
+        parts=[devices_table(statuses)],
+        exit_code=PASSED if all(status.usable for status in statuses) else DEVICES_UNUSABLE,
+    )
+
+
+def doctor(words: Words) -> Output:
+    """Check this machine and show what is missing and how to install it.
+
+    Checks Python, torch, ExecuTorch, QNN and its backends, adb, memory, disk and the login of the Prefect server.
+    """
+    from qnnsweep.flows.cli.doctor import checks, checks_table
+
+    results = checks(words.store)
+    return Output(
+        contents={"checks": list(map(asdict, results))},
+        parts=[checks_table(results)],
+        exit_code=PASSED if all(check.ok or not check.needed for check in results) else ENVIRONMENT_UNUSABLE,
+    )
