@@ -47,7 +47,7 @@ OracleText = Annotated[
 ]
 
 
-def bisect(given: Words, words: Cells, oracle: OracleText = DEFAULT_ORACLE, config_dir: ConfigDirs = None) -> Output:
+def bisect(shared: Words, words: Cells, oracle: OracleText = DEFAULT_ORACLE, config_dir: ConfigDirs = None) -> Output:
     """Search the change that makes a good cell bad, and certify it. Repeat the command to continue.
 
     Prints a page of Markdown with both sides, their digests and the commands that reproduce them.
@@ -58,7 +58,7 @@ def bisect(given: Words, words: Cells, oracle: OracleText = DEFAULT_ORACLE, conf
     from qnnsweep.flows.resources import prepare
     from qnnsweep.tasks.results.oracle import parsed_oracle
 
-    folders, words = [folder.absolute() for folder in config_dir or ()], [*words, *given.overrides]
+    folders, words = [folder.absolute() for folder in config_dir or ()], [*words, *shared.overrides]
     condition = parsed_oracle(oracle)
     bisection = parsed(words, folders)
     plan = bisection.good.plan(folders)

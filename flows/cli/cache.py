@@ -38,14 +38,14 @@ def show(
     artifacts: Artifacts = "artifacts",
 ) -> None:
     if context.invoked_subcommand is None:
-        run_body(contents, {"runs": runs, "json_": json_, "debug": debug, "artifacts": artifacts}, ("runs",))
+        run_body(show_contents, {"runs": runs, "json_": json_, "debug": debug, "artifacts": artifacts})
 
 
-def contents(words: Words, runs: int) -> Output:
+def show_contents(words: Words, runs: int) -> Output:
     from qnnsweep.tasks.storage.inventory import inventory
 
-    found = inventory(_store(words.artifacts, writes=False), runs)
-    return Output(contents=asdict(found), parts=_tables(found))
+    contents = inventory(_store(words.artifacts, writes=False), runs)
+    return Output(contents=asdict(contents), parts=_tables(contents))
 
 
 def prune(

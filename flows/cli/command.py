@@ -101,16 +101,15 @@ class Command:
 
 def function_of(command: Command) -> Callable[..., None]:
     """Return the function that Typer calls for a command: it has the command's own and its shared parameters."""
-    _, *own = signature(command.body).parameters.values()
-    arguments = [parameter for parameter in own if _is_argument(parameter)]
-    options = [parameter for parameter in own if not _is_argument(parameter)]
+    _, *parameters_of_body = signature(command.body).parameters.values()
+    arguments = [parameter for parameter in parameters_of_body if _is_argument(parameter)]
+    options = [parameter for parameter in parameters_of_body if not _is_argument(parameter)]
     before, after = map(_parameters, command.shared)
     ordered = [*arguments, *before, *options, *after]
     parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in ordered]
 
-    def call(**given: Any) -> None:
-        names = [parameter.name for parameter in own]
-        run_body(command.body, given, names, is_of_sweep=_STORE_OF_SWEEP in command.shared[1])
+    def call(**values: Any) -> None:
+        run_body(command.body, values, is_of_sweep=_STORE_OF_SWEEP in command.shared[1])
 
     call.__name__, call.__doc__ = command.body.__name__, command.body.__doc__
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -118,16 +117,15 @@ def function_of(command: Command) -> Callable[..., None]:
     return call
 
 
-def run_body(
-    body: Callable[..., Output | None], given: Mapping[str, Any], own: Iterable[str], *, is_of_sweep: bool = False
-) -> None:
-    """Call a body, print its output and exit. An error of qnnsweep becomes one line on stderr and an exit code.
+def run_body(body: Callable[..., Output | None], values: Mapping[str, Any], *, is_of_sweep: bool = False) -> None:
+    """Call a body with those `values` that are its own, print its output and exit.
 
-    `given`: the values of all parameters. `own`: the names of those that only this command has.
+    An error of qnnsweep becomes one line on stderr and an exit code.
     """
-    with exit_on_error(given["debug"]):
-        words = _words(given, is_of_sweep=is_of_sweep)
-        output = body(words, **{name: given[name] for name in own})
+    _, *names = signature(body).parameters
+    with exit_on_error(values["debug"]):
+        words = _words(values, is_of_sweep=is_of_sweep)
+        output = body(words, **{name: values[name] for name in names})
         if output is not None:
             _print(output, as_json=words.as_json)
             raise typer.Exit(output.exit_code)
@@ -142,14 +140,15 @@ def _parameters(shared: Iterable[tuple[str, Any, Any]]) -> list[Parameter]:
     return [Parameter(name, kind, default=default, annotation=hint) for name, hint, default in shared]
 
 
-def _words(given: Mapping[str, Any], *, is_of_sweep: bool) -> Words:
-    overrides, artifacts = list(given.get("overrides") or ()), given.get("artifacts")
+def _words(values: Mapping[str, Any], *, is_of_sweep: bool) -> Words:
+    overrides: list[str] = [*(values.get("overrides") or ())]
+    folders: list[Path] = [*(values.get("config_dir") or ())]
+    artifacts = values.get("artifacts")
     if is_of_sweep and artifacts is not None:
         from qnnsweep.conf.compose import quoted
 
         overrides.append(f"artifacts={quoted(artifacts)}")
-    folders = list(given.get("config_dir") or ())
-    as_json = given.get("json_", False)
+    as_json = values.get("json_", False)
     return Words(overrides=overrides, config_dirs=folders, artifacts=artifacts or "artifacts", as_json=as_json)
 
 
