@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.resources import Resources, prepare
+from qnnsweep.flows.cells.resources import Resources, prepare
 from qnnsweep.flows.runs.files import CellEvidence, read_evidence
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.storage import tables

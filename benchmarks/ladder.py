@@ -26,7 +26,7 @@ from qnnsweep.tasks.numerics.metrics import snr_db
 
 if TYPE_CHECKING:
     from qnnsweep.conf.schema import Request
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
     from qnnsweep.tasks.records import Blob, Capture, LoweredProgram, QuantizedModel
     from qnnsweep.tasks.storage.store import Store
 
@@ -60,7 +60,7 @@ class Bench:
         return self._run(quantize_task, exported, ask.scheme, ask.backend.kind, ask.soc.arch, workers=workers)
 
     def executed(self, quantized: QuantizedModel, *, dump: bool, samples: int = 1) -> Executed:
-        from qnnsweep.flows.graph import lowering_options
+        from qnnsweep.flows.cells.graph import lowering_options
         from qnnsweep.tasks.bundle import bundle_task
         from qnnsweep.tasks.lower import lower_task
         from qnnsweep.tasks.measure import measure_task
@@ -110,7 +110,7 @@ def measure(overrides: list[str]) -> dict[str, Any]:
     import replay
 
     from qnnsweep.conf.load import load
-    from qnnsweep.flows.resources import prepare
+    from qnnsweep.flows.cells.resources import prepare
 
     plan = load(overrides)
     (cell,) = plan.cells

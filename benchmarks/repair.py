@@ -31,7 +31,7 @@ from qnnsweep.flows.server.settings import configure_prefect
 if TYPE_CHECKING:
     from qnnsweep.conf.plan import Plan
     from qnnsweep.conf.schemes import SchemeConfig
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
     from qnnsweep.tasks.repair.facts import OperatorFacts
     from qnnsweep.tasks.repair.schemes import Settings
     from qnnsweep.tasks.results.outcome import CellResult
@@ -88,7 +88,7 @@ def measure(overrides: list[str], count: int, growth: float) -> dict[str, Any]:
     import repair_rankings
 
     from qnnsweep.conf.load import load
-    from qnnsweep.flows.resources import prepare
+    from qnnsweep.flows.cells.resources import prepare
 
     plan = load(overrides)
     (cell,) = plan.cells

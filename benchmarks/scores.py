@@ -47,7 +47,7 @@ def measure() -> dict[str, Any]:
     import score_study
 
     from qnnsweep.conf.load import load
-    from qnnsweep.flows.resources import prepare
+    from qnnsweep.flows.cells.resources import prepare
 
     plan = load(CELL)
     (cell,) = plan.cells

@@ -29,8 +29,8 @@ import torch
 from qnnsweep.conf.load import load
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.graph import comparison_options, lowering_options
-from qnnsweep.flows.resources import Resources, prepare
+from qnnsweep.flows.cells.graph import comparison_options, lowering_options
+from qnnsweep.flows.cells.resources import Resources, prepare
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.errors import ProgramDiffers

@@ -47,8 +47,8 @@ def whole(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[str
 
 
 def _swept(requests: list[Request], folder: Path, *, dump_operators: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    from qnnsweep.flows.graph import lowering_options
-    from qnnsweep.flows.resources import prepare
+    from qnnsweep.flows.cells.graph import lowering_options
+    from qnnsweep.flows.cells.resources import prepare
     from qnnsweep.tasks.export import export
     from qnnsweep.tasks.lower import lower
     from qnnsweep.tasks.quantize import quantize
@@ -78,7 +78,7 @@ def official(requests: list[Request], folder: Path) -> Iterator[tuple[str, dict[
     As on the other side, the process is forked from a fork server. In a new process, torch's convolutions would differ
     in the last bit, and therefore also the scales from calibration.
     """
-    from qnnsweep.flows.resources import prepare
+    from qnnsweep.flows.cells.resources import prepare
 
     resources = prepare(load([f"artifacts={folder}"]))
     workers = resources.workers

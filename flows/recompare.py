@@ -11,9 +11,15 @@ from qnnsweep.conf.load import load
 from qnnsweep.conf.plan import Plan, PlannedCell
 from qnnsweep.conf.recompare import check_changeable, key_of
 from qnnsweep.conf.schema import RetentionConfig, TrendConfig
-from qnnsweep.flows.costs import work_label
-from qnnsweep.flows.graph import ProgressCallback, await_result, comparison_options, other_references, result_names
-from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.cells.graph import (
+    ProgressCallback,
+    await_result,
+    comparison_options,
+    other_references,
+    result_names,
+)
+from qnnsweep.flows.cells.resources import Resources
+from qnnsweep.flows.forecasts.costs import work_label
 from qnnsweep.flows.runs import results
 from qnnsweep.flows.runs.files import CellEvidence, read_evidence
 from qnnsweep.flows.runs.flow_state import run_flow

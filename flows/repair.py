@@ -13,7 +13,7 @@ from qnnsweep.conf.impossible import impossible_reason
 from qnnsweep.conf.plan import Plan, PlannedCell
 from qnnsweep.conf.repair_plan import planned, searched_samples
 from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.flows.graph import ProgressCallback
+from qnnsweep.flows.cells.graph import ProgressCallback
 from qnnsweep.flows.runs.flow_state import run_flow
 from qnnsweep.flows.runs.recipe import Recipe, write_recipe
 from qnnsweep.flows.runs.results import SweepResult

@@ -18,10 +18,10 @@ from qnnsweep.conf.backends import make_importable
 from qnnsweep.conf.names import COMPILE_STAGES
 from qnnsweep.conf.plan import Plan, PlannedCell
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.cases import CollectionCells
-from qnnsweep.flows.graph import Codes, Graph, ProgressCallback, Submission, await_result
-from qnnsweep.flows.overrides import wrong_overrides
-from qnnsweep.flows.resources import Resources, prepare
+from qnnsweep.flows.cells.cases import CollectionCells
+from qnnsweep.flows.cells.graph import Codes, Graph, ProgressCallback, Submission, await_result
+from qnnsweep.flows.cells.overrides import wrong_overrides
+from qnnsweep.flows.cells.resources import Resources, prepare
 from qnnsweep.flows.runs import flow_state, notifications, results
 from qnnsweep.flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_progress
 from qnnsweep.flows.runs.files import link_files

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.plan import Plan
-from qnnsweep.flows.graph import ProgressCallback
+from qnnsweep.flows.cells.graph import ProgressCallback
 from qnnsweep.flows.runs.flow_state import run_flow
 from qnnsweep.flows.runs.results import SweepResult
 from qnnsweep.flows.session import begin, command, no_progress

@@ -21,7 +21,7 @@ from tests.flows.cluster import client_environment
 from tests.program import Program, new_program
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 configure_prefect()
 
@@ -64,7 +64,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def resources(shared: Path) -> Resources:
     """Workers of the real toolchain, the local device, and the store that all processes of the tests share."""
-    from qnnsweep.flows.resources import prepare
+    from qnnsweep.flows.cells.resources import prepare
 
     return prepare(load([f"artifacts={shared / 'artifacts'}", "limits.parallel=2"]))
 
@@ -72,7 +72,7 @@ def resources(shared: Path) -> Resources:
 @pytest.fixture(scope="session")
 def lowered(request_8a8w: Request, resources: Resources) -> LoweredProgram:
     """`request_8a8w`, exported, quantized and lowered by the real toolchain, in one of the processes of the tests."""
-    from qnnsweep.flows.graph import lowering_options
+    from qnnsweep.flows.cells.graph import lowering_options
     from qnnsweep.tasks.export import export_task
     from qnnsweep.tasks.lower import lower_task
     from qnnsweep.tasks.quantize import quantize_task

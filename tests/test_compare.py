@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qnnsweep.conf.schema import DeviceConfig, MeasureConfig
 from qnnsweep.conf.tolerances import OperatorTolerance
-from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.comparison.tensors import operator_tensors

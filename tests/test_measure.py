@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qnnsweep.conf.schema import DeviceConfig, MeasureConfig, Request
-from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.devices.collect import collect
 from qnnsweep.tasks.devices.deploy import deploy

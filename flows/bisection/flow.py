@@ -14,7 +14,7 @@ from qnnsweep.conf.plan import Plan
 from qnnsweep.flows.bisection.certificate import CertifiedFlip, certified_flip
 from qnnsweep.flows.bisection.probes import Probe, Probes
 from qnnsweep.flows.bisection.request import Bisection, Difference, parsed
-from qnnsweep.flows.graph import ProgressCallback
+from qnnsweep.flows.cells.graph import ProgressCallback
 from qnnsweep.flows.runs.flow_state import run_flow
 from qnnsweep.flows.runs.results import SweepResult
 from qnnsweep.flows.session import begin, command, no_progress

@@ -48,7 +48,7 @@ def atlas(
     overrides = atlas_overrides(words.overrides)
     plan = planned(overrides, words.config_dirs)
     if case is not None:
-        from qnnsweep.flows.case_model import case_yaml
+        from qnnsweep.flows.cells.case_model import case_yaml
 
         return Output(parts=[case_yaml(plan, case).removesuffix("\n")], with_json=True)
     configure_prefect()

@@ -18,7 +18,7 @@ from qnnsweep.tasks.report.format import plural
 if TYPE_CHECKING:
     from qnnsweep.flows.bisection.flow import BisectionResult
     from qnnsweep.flows.bisection.probes import Probe
-    from qnnsweep.flows.graph import ProgressCallback
+    from qnnsweep.flows.cells.graph import ProgressCallback
 
 EXITS = """
 Exit codes: 0 the change was found · 1 both ends have the same answer · 2 the request is wrong, nothing ran · 3 this
@@ -55,7 +55,7 @@ def bisect(shared: Words, words: Cells, oracle: OracleText = DEFAULT_ORACLE, con
     configure_prefect()
     from qnnsweep.flows.bisection.page import markdown_page, summary, write_page
     from qnnsweep.flows.bisection.request import masked, parsed
-    from qnnsweep.flows.resources import prepare
+    from qnnsweep.flows.cells.resources import prepare
     from qnnsweep.tasks.results.oracle import parsed_oracle
 
     folders, words = [folder.absolute() for folder in config_dir or ()], [*words, *shared.overrides]

@@ -9,9 +9,9 @@ from qnnsweep.conf.backends import make_importable
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.plan import Plan, PlannedCell
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.operator_forecast import OperatorForecast, evidence_of, operator_forecasts
-from qnnsweep.flows.overrides import stored_export, wrong_overrides
-from qnnsweep.flows.resources import Resources, prepare
+from qnnsweep.flows.cells.overrides import stored_export, wrong_overrides
+from qnnsweep.flows.cells.resources import Resources, prepare
+from qnnsweep.flows.forecasts.operator_forecast import OperatorForecast, evidence_of, operator_forecasts
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError, ToolchainError
 from qnnsweep.tasks.records import ExportedModel
 from qnnsweep.tasks.storage.digest import digest

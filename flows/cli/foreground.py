@@ -19,8 +19,8 @@ from qnnsweep.tasks.report.format import plural
 
 if TYPE_CHECKING:
     from qnnsweep.conf.plan import Plan, PlannedCell
-    from qnnsweep.flows.costs import ExpectedSeconds
-    from qnnsweep.flows.graph import ProgressCallback
+    from qnnsweep.flows.cells.graph import ProgressCallback
+    from qnnsweep.flows.forecasts.costs import ExpectedSeconds
     from qnnsweep.flows.runs.results import SweepResult
     from qnnsweep.flows.server.temporary import TemporaryServer
 
@@ -49,11 +49,11 @@ def run_on_this_machine(plan: "Plan", flow: Callable[["ProgressCallback"], T]) -
     impossible = sum(cell.impossible is not None for cell in plan.cells)
     to_run = plural(len(plan.cells) - impossible, "cell")
     print(f"{to_run} to run, {impossible} impossible", file=sys.stderr, flush=True)
-    from qnnsweep.flows.toolchains import start_servers
+    from qnnsweep.flows.cells.toolchains import start_servers
 
     start_servers(plan)
-    from qnnsweep.flows.costs import forecast
-    from qnnsweep.flows.resources import prepare
+    from qnnsweep.flows.cells.resources import prepare
+    from qnnsweep.flows.forecasts.costs import forecast
 
     prepare(plan)  # report what this machine lacks before Prefect starts
     expected = forecast(plan)

@@ -36,7 +36,7 @@ def plan(
     planned = load(words.overrides, config_dirs=words.config_dirs)
     expected = None
     if Path(planned.artifacts, "tables").is_dir():
-        from qnnsweep.flows.costs import forecast
+        from qnnsweep.flows.forecasts.costs import forecast
 
         expected = forecast(planned)
     cells: list[dict[str, Any]] = [

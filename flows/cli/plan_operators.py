@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.operator_forecast import OperatorForecast
+    from qnnsweep.flows.forecasts.operator_forecast import OperatorForecast
     from qnnsweep.tasks.results.usability import CallForecast
 
 Cells = Sequence[Mapping[str, Any]]

@@ -8,7 +8,7 @@ from rich.text import Text
 from qnnsweep.tasks.report.one_line_table import OneLineTable, Row
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.costs import Forecast
+    from qnnsweep.flows.forecasts.costs import Forecast
 
 
 def plan_table(cells: Sequence[Mapping[str, str | bool | None]], expected: "Forecast | None") -> OneLineTable:

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from qnnsweep.conf.names import CELL_STAGES
 from qnnsweep.conf.plan import PlannedCell
-from qnnsweep.flows.cases import CASES
-from qnnsweep.flows.costs import EtaEstimate, ExpectedSeconds, work_label
+from qnnsweep.flows.cells.cases import CASES
+from qnnsweep.flows.forecasts.costs import EtaEstimate, ExpectedSeconds, work_label
 
 _MARKS = {
     "waiting": ("·", "dim"),

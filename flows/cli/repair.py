@@ -15,7 +15,7 @@ from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.graph import ProgressCallback
+    from qnnsweep.flows.cells.graph import ProgressCallback
     from qnnsweep.flows.repair import RepairResult
     from qnnsweep.tasks.records.repair_rows import CertificateRow
     from qnnsweep.tasks.results.repair_search import Step

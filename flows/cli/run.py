@@ -20,7 +20,7 @@ from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 from qnnsweep.tasks.report.formats.names import Format
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.graph import ProgressCallback
+    from qnnsweep.flows.cells.graph import ProgressCallback
     from qnnsweep.flows.runs.results import SweepResult
 
 Dask = Annotated[
@@ -82,8 +82,8 @@ def serve(
         problem = "a served sweep has no exit code; set prefect.fail_on=[regressed] instead"
         raise RequestError(problem, key="trend.fail", value="true")
     configure_prefect()
+    from qnnsweep.flows.cells.resources import prepare
     from qnnsweep.flows.cli import serve
-    from qnnsweep.flows.resources import prepare
 
     if pool is None:
         prepare(plan)
@@ -102,9 +102,9 @@ def recompare(words: Words, run_: OptionalRun = None) -> Output:
     overrides = words.overrides
     check_changeable(overrides)
     configure_prefect()
+    from qnnsweep.flows.cells.resources import prepare
     from qnnsweep.flows.recompare import planned, run_recompare
     from qnnsweep.flows.recompare import recompare as flow
-    from qnnsweep.flows.resources import prepare
     from qnnsweep.flows.runs.flow_state import returned
 
     past, plan = planned(words.store, run_, overrides)

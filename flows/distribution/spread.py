@@ -23,10 +23,10 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from qnnsweep.conf import plan as plans
 from qnnsweep.conf.load import SHARED_BY, load, shards
 from qnnsweep.conf.plan import Plan
+from qnnsweep.flows.cells.graph import ProgressCallback, await_result
 from qnnsweep.flows.distribution import heartbeats
 from qnnsweep.flows.distribution.dask import dask_task_runner
 from qnnsweep.flows.distribution.shard import not_started, shard, shard_store, shards_folder
-from qnnsweep.flows.graph import ProgressCallback, await_result
 from qnnsweep.flows.runs import results
 from qnnsweep.flows.runs.flow_state import run_flow
 from qnnsweep.flows.session import begin, command, no_progress

@@ -10,7 +10,7 @@ from uuid import UUID
 from prefect import artifacts
 
 from qnnsweep.conf.plan import PlannedCell
-from qnnsweep.flows.costs import EtaEstimate
+from qnnsweep.flows.forecasts.costs import EtaEstimate
 from qnnsweep.flows.runs.regressions import regressions_markdown
 from qnnsweep.flows.runs.results import SweepResult, report_name, run_folder
 from qnnsweep.tasks.report.page import counts_in_words, summary_markdown, summary_rows

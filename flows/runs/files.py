@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.log import warn
 from qnnsweep.flows.runs.results import run_folder
+from qnnsweep.flows.server.log import warn
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Blob, Capture, CapturedMethod, LoweredMethod, LoweredProgram
 from qnnsweep.tasks.records.cell_folder import cell_folder

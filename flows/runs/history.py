@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from qnnsweep.conf.names import AXES
 from qnnsweep.conf.schema import TrendConfig
-from qnnsweep.flows.log import warn
+from qnnsweep.flows.server.log import warn
 from qnnsweep.tasks.numerics.change import discovered
 from qnnsweep.tasks.numerics.series import OPERATOR_SERIES, SERIES, STEP_SERIES, VALUE_SERIES, Series
 from qnnsweep.tasks.numerics.trend import BAD, Assessment, Night, assess, history_nights, probability

@@ -10,8 +10,8 @@ import pytest
 
 from qnnsweep.conf.atlas_plan import atlas_overrides, planned
 from qnnsweep.conf.models import DataConfig, ModelConfig
-from qnnsweep.flows.graph import comparison_options, lowering_options
-from qnnsweep.flows.resources import prepare
+from qnnsweep.flows.cells.graph import comparison_options, lowering_options
+from qnnsweep.flows.cells.resources import prepare
 from qnnsweep.tasks.atlas.list_cases import list_cases
 from qnnsweep.tasks.atlas.try_cases import try_cases
 from qnnsweep.tasks.errors import RequestError

@@ -22,9 +22,9 @@ from qnnsweep.conf.names import STAGES
 from qnnsweep.conf.schema import BackendConfig, DeviceConfig, MeasureConfig, Request, Reuse, RunnerKind, SocConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig, SchemeOverride
 from qnnsweep.conf.tolerances import OperatorTolerance, ToleranceConfig
-from qnnsweep.flows import graph
-from qnnsweep.flows.graph import Graph, Submission
-from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.cells import graph
+from qnnsweep.flows.cells.graph import Graph, Submission
+from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.tasks.bundle import bundle_task
 from qnnsweep.tasks.compare import compare_task
 from qnnsweep.tasks.devices import native_runner

@@ -10,7 +10,7 @@ import pytest
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.names import CELL_STAGES
-from qnnsweep.flows.costs import EtaEstimate, ExpectedSeconds, Forecast, forecast, work_label
+from qnnsweep.flows.forecasts.costs import EtaEstimate, ExpectedSeconds, Forecast, forecast, work_label
 from qnnsweep.tasks.results.digests import input_digests
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store

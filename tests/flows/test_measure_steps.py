@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from qnnsweep.flows import graph
+from qnnsweep.flows.cells import graph
 from qnnsweep.tasks.errors import DeviceError
 
 

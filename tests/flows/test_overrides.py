@@ -12,13 +12,13 @@ import pytest
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import Request
 from qnnsweep.conf.schemes import OverridePrecision, SchemeOverride
+from qnnsweep.flows.cells.overrides import wrong_overrides
 from qnnsweep.flows.cli.check_models import check_plan
-from qnnsweep.flows.overrides import wrong_overrides
 from qnnsweep.tasks.records import LoweredProgram
 from tests.program import Program
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

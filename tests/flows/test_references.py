@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from qnnsweep.conf.schema import MeasureConfig
-from qnnsweep.flows.graph import other_references
+from qnnsweep.flows.cells.graph import other_references
 from tests.flows.sweep_outputs import passed_result_of
 from tests.program import Program
 

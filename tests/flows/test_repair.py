@@ -19,7 +19,7 @@ from tests.flows.sweep_outputs import assert_files_are_complete, assert_no_lefto
 from tests.program import Program
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

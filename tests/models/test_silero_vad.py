@@ -13,7 +13,7 @@ import torch
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.graph import comparison_options, lowering_options
+from qnnsweep.flows.cells.graph import comparison_options, lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.errors import RequestError
@@ -25,7 +25,7 @@ from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Bundle, LoweredProgram, StepComparison
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.slow
 

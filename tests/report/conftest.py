@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.graph import comparison_options
-from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.cells.graph import comparison_options
+from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.flows.runs import results
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.records import Capture, LoweredProgram

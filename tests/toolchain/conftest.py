@@ -22,7 +22,7 @@ from qnnsweep.tasks.toolchain.workers.scheduler import Scheduler
 from qnnsweep.tasks.toolchain.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 # Where it is set C's stdout has no buffer to lose, in no process: the workers must not depend on it.
 os.environ.pop("PYTHONUNBUFFERED", None)

@@ -13,7 +13,7 @@ from qnnsweep.tasks.errors import RequestError, ToolchainError
 from qnnsweep.tasks.records import MetricValue, Quantization
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

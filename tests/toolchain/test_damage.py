@@ -16,7 +16,7 @@ from qnnsweep.tasks.records.options import ComparisonOptions
 from tests.sample_tables import nightly, sweep
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 import broken_readers  # isort: skip
 import damage  # isort: skip

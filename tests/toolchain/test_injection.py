@@ -12,7 +12,7 @@ from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.records import Capture, LoweredProgram
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 import injection  # isort: skip
 import operator_errors  # isort: skip

@@ -11,7 +11,7 @@ from safetensors.numpy import load as tensors
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
@@ -21,7 +21,7 @@ from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import ExportedModel, IoCheck, LoweredProgram
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

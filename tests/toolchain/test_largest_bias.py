@@ -12,7 +12,7 @@ from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.filterwarnings("ignore")]  # torch and ExecuTorch warn at import
 

@@ -17,7 +17,7 @@ from qnnsweep.tasks.toolchain.tensors import read_tensors
 import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
     from tests.toolchain.conftest import StartRunner
 
 pytestmark = pytest.mark.toolchain

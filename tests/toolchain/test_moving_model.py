@@ -9,7 +9,7 @@ import pytest
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.export import export
@@ -21,7 +21,7 @@ from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

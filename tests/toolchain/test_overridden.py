@@ -9,7 +9,7 @@ import pytest
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.errors import ProgramDiffers
@@ -23,7 +23,7 @@ from qnnsweep.tasks.records.options import ComparisonOptions
 import override_cases  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

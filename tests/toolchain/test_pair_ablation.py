@@ -13,7 +13,7 @@ from qnnsweep.tasks.records import Blob, LoweredProgram
 import pair_ablation  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

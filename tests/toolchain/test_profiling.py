@@ -11,7 +11,7 @@ import pytest
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import MeasureConfig, Request
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.comparison.profile import profiled_events
 from qnnsweep.tasks.lower import lower
@@ -23,7 +23,7 @@ from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

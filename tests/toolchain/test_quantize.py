@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load
 
 from qnnsweep.conf.load import load as load_plan
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.comparison.weights import WeightErrors
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.quantize import quantize
@@ -19,7 +19,7 @@ from qnnsweep.tasks.records import LoweredProgram
 import rounded_weights  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -10,7 +10,7 @@ import pytest
 from qnnsweep.conf.load import load
 from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.export import export
@@ -31,7 +31,7 @@ from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.toolchain.requantized import Requantization, requantized_tensors
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 QUERY, PART = "aten_view_copy_default_2", "getitem_1"
 OF_QUERY = f"{QUERY} (requantized for aten_matmul_default_1 and aten_matmul_default_2)"

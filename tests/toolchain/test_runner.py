@@ -16,7 +16,7 @@ from qnnsweep.tasks.toolchain import runner
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
     from tests.toolchain.conftest import StartRunner
 
 FLAGS = {

@@ -12,7 +12,7 @@ from qnnsweep.conf.load import load
 from qnnsweep.conf.models import DataConfig, InputConfig, MethodConfig, ModelConfig
 from qnnsweep.conf.schema import Request
 from qnnsweep.conf.schemes import SchemeOverride
-from qnnsweep.flows.graph import comparison_options, lowering_options
+from qnnsweep.flows.cells.graph import comparison_options, lowering_options
 from qnnsweep.flows.runs.files import link_files, read_evidence
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
@@ -28,7 +28,7 @@ from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.toolchain import entrypoints
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
     from tests.toolchain.conftest import StartRunner
 
 pytestmark = pytest.mark.toolchain

@@ -11,7 +11,7 @@ import pytest
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import LoweredProgram
@@ -20,7 +20,7 @@ from qnnsweep.tasks.toolchain.workers.supervisor import CallCost
 import official_path  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
     from tests.toolchain.conftest import StartRunner, WorkersWith
 
 pytestmark = pytest.mark.toolchain

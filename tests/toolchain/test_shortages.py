@@ -19,7 +19,7 @@ from qnnsweep.tasks.errors import (
 from qnnsweep.tasks.results.outcome import CellResult, judge
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 import shortages  # isort: skip
 

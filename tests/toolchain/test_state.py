@@ -10,7 +10,7 @@ import pytest
 from qnnsweep.conf.load import load
 from qnnsweep.conf.models import DataConfig, DriverConfig, InputConfig, MethodConfig, ModelConfig, StateConfig
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.graph import comparison_options, lowering_options
+from qnnsweep.flows.cells.graph import comparison_options, lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.errors import RequestError
@@ -23,7 +23,7 @@ from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.results.rows import rows
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

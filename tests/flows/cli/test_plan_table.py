@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from qnnsweep.flows.cli.plan_table import forecast_line, plan_table
-from qnnsweep.flows.costs import Forecast
+from qnnsweep.flows.forecasts.costs import Forecast
 from qnnsweep.flows.runs.diff import CellDifference, Change, Difference, diff_table
 
 GOLDENS = Path(__file__).parents[2] / "goldens" / "terminal"

@@ -14,7 +14,7 @@ from qnnsweep.conf.load import load
 from qnnsweep.conf.names import CELL_STAGES
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.flows.cli.progress import ProgressTable
-from qnnsweep.flows.costs import work_label
+from qnnsweep.flows.forecasts.costs import work_label
 
 GOLDENS = Path(__file__).parents[2] / "goldens" / "terminal"
 WIDTHS = (60, 80, 120)

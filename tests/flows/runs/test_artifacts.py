@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.names import CELL_STAGES
-from qnnsweep.flows.costs import work_label
+from qnnsweep.flows.forecasts.costs import work_label
 from qnnsweep.flows.runs.artifacts import CellsDone
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import Request, TrendConfig
-from qnnsweep.flows import costs
+from qnnsweep.flows.forecasts import costs
 from qnnsweep.flows.runs import results
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records.tables import TABLES, Row

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qnnsweep.conf.load import load
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.lower import lower
@@ -19,7 +19,7 @@ from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

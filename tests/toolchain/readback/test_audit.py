@@ -10,7 +10,7 @@ import pytest
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.errors import ProgramDiffers
 from qnnsweep.tasks.lower import confirm, lower
 from qnnsweep.tasks.quantize import quantize
@@ -34,7 +34,7 @@ from tests.sample_records import with_method
 import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

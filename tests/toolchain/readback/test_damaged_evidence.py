@@ -18,7 +18,7 @@ from qnnsweep.tasks.records.options import ComparisonOptions
 import corrupted_evidence  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
     from tests.toolchain.conftest import WorkersWith
 
 pytestmark = pytest.mark.toolchain

@@ -14,7 +14,7 @@ import faulty_calls  # isort: skip
 import mutated_contexts  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
     from tests.toolchain.conftest import WorkersWith
 
 pytestmark = pytest.mark.toolchain

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qnnsweep.conf.load import load
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import DelegateFacts, LoweredProgram, ProgramTensor
@@ -16,7 +16,7 @@ from qnnsweep.tasks.records import DelegateFacts, LoweredProgram, ProgramTensor
 import executorch_oracle  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -11,7 +11,7 @@ import pytest
 from qnnsweep.conf.load import load
 from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.graph import lowering_options
+from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.comparison.evidence import Evidence
 from qnnsweep.tasks.comparison.operators import OperatorComparer, SampleComparison
@@ -27,7 +27,7 @@ from tests.sample_records import with_method
 import counterpart_links  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

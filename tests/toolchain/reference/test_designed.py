@@ -16,7 +16,7 @@ from tests.sample_records import with_method
 import graphs  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -14,7 +14,7 @@ from qnnsweep.tasks.records import Blob, LoweredProgram
 import graphs  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

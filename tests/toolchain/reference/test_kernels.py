@@ -10,7 +10,7 @@ import pytest
 import graphs  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

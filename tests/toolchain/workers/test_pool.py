@@ -23,7 +23,7 @@ from tests.toolchain.workers.test_caller import SOON_S, eventually
 import faulty_calls  # isort: skip
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
     from tests.toolchain.conftest import WorkersWith
 
 pytestmark = pytest.mark.toolchain

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.graph import comparison_options
+from qnnsweep.flows.cells.graph import comparison_options
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.records import Capture, LoweredProgram
 from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk, identity
@@ -17,7 +17,7 @@ from qnnsweep.tasks.toolchain.workers.scheduler import Scheduler
 from qnnsweep.tasks.toolchain.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

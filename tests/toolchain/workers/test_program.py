@@ -19,7 +19,7 @@ from tests.processes import assert_dead, has_ended
 from tests.toolchain.workers.test_caller import CALLER, SOON_S, kill_a_caller, kill_process
 
 if TYPE_CHECKING:
-    from qnnsweep.flows.resources import Resources
+    from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = pytest.mark.toolchain
 

@@ -7,7 +7,7 @@ import yaml
 from qnnsweep.conf.backends import make_importable
 from qnnsweep.conf.models import OWN_CALLS
 from qnnsweep.conf.plan import Plan
-from qnnsweep.flows.resources import prepare
+from qnnsweep.flows.cells.resources import prepare
 from qnnsweep.tasks.atlas.collection import collected, model_of
 from qnnsweep.tasks.errors import RequestError
 

@@ -11,9 +11,15 @@ from prefect.futures import PrefectFuture
 
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.conf.schema import LimitsConfig, Request
-from qnnsweep.flows.costs import work_label
-from qnnsweep.flows.graph import ProgressCallback, await_result, comparison_options, lowering_options, result_names
-from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.cells.graph import (
+    ProgressCallback,
+    await_result,
+    comparison_options,
+    lowering_options,
+    result_names,
+)
+from qnnsweep.flows.cells.resources import Resources
+from qnnsweep.flows.forecasts.costs import work_label
 from qnnsweep.tasks.atlas.list_cases import list_cases_task
 from qnnsweep.tasks.atlas.try_cases import not_tried, try_cases_task
 from qnnsweep.tasks.errors import RequestError

@@ -24,8 +24,8 @@ from qnnsweep.conf.names import (
 )
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.conf.schema import MeasureConfig, Request, Reuse
-from qnnsweep.flows.costs import StageWork, work_label
-from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.cells.resources import Resources
+from qnnsweep.flows.forecasts.costs import StageWork, work_label
 from qnnsweep.tasks.bundle import bundle_task
 from qnnsweep.tasks.compare import compare_task
 from qnnsweep.tasks.errors import RequestError

@@ -12,8 +12,8 @@ from qnnsweep.conf.plan import Plan
 from qnnsweep.conf.schema import Request, RunnerKind
 from qnnsweep.conf.toolchains import ToolchainConfig
 from qnnsweep.conf.units import GIB, MIB
-from qnnsweep.flows import costs
-from qnnsweep.flows.toolchains import MODULES_OF_CALLS
+from qnnsweep.flows.cells.toolchains import MODULES_OF_CALLS
+from qnnsweep.flows.forecasts import costs
 from qnnsweep.tasks.devices.farm import DeviceLock, Farm
 from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.errors import EnvironmentUnusable

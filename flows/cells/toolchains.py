@@ -17,7 +17,7 @@ def start_servers(plan: Plan) -> None:
     """Start the fork server of every toolchain that a cell may need, and do not wait for its imports.
 
     If the store has results, they may be all that is needed: then the server is started that compiles nothing.
-    If a server cannot be started, nothing is raised: `qnnsweep.flows.resources.prepare` says what this machine lacks.
+    If a server cannot be started, nothing is raised: `flows.cells.resources.prepare` says what this machine lacks.
     """
     cells = [cell.request for cell in plan.cells if cell.impossible is None and cell.request.reuse is not Reuse.capture]
     store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)

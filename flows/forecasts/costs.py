@@ -19,7 +19,7 @@ from qnnsweep.conf.names import CELL_STAGES, COMPILE_STAGES, MEASURE_STEPS
 from qnnsweep.conf.plan import Plan, PlannedCell
 from qnnsweep.conf.schema import Request, Reuse
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
-from qnnsweep.flows.log import warn
+from qnnsweep.flows.server.log import warn
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 from qnnsweep.tasks.records.tables import CELL_COLUMNS, SUBJECT_COLUMNS, Row
 from qnnsweep.tasks.report.format import about

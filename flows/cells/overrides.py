@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from qnnsweep.conf.schema import Request
-from qnnsweep.flows.resources import Resources
+from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.tasks.errors import RequestError, ToolchainError
 from qnnsweep.tasks.export import export_task
 from qnnsweep.tasks.quantize import quantize_task
