@@ -133,6 +133,11 @@ def test_there_is_a_recipe_for_every_kind_of_extension() -> None:
     assert list(recipes()) == [f"Add a {kind}".replace("a SoC", "an SoC") for kind in KINDS]
 
 
+@pytest.mark.parametrize("title", recipes())
+def test_the_changes_of_a_recipe_fit_the_project(title: str, project: Path) -> None:
+    recipes()[title].carry_out(project)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("title", recipes())
 def test_a_recipe_carried_out_in_a_copy_passes_its_own_checks(
