@@ -7,6 +7,7 @@ when the last user has ended, however that was, and then ends the server.
 from __future__ import annotations
 
 import fcntl
+import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -47,6 +48,8 @@ def home(folder: Path) -> Path:
 def serve(folder: Path) -> None:
     """Run the server until no process uses it."""
     home(folder).mkdir(exist_ok=True)
+    # What a shell starts in the background ignores SIGINT, by which the server is ended.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     running, complete = folder / "address", folder / "complete"
     with (folder / "users").open("r+") as users, prefect_server(home(folder), folder / "log") as client:
         complete.write_text(address(client))
