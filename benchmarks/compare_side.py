@@ -107,7 +107,7 @@ def budget(folder: Path) -> Prepared:
 
 def _qnnsweep(folder: Path, *, with_replay: bool, with_budget: bool) -> Prepared:
     """Do what the stage `compare` does in its worker, and read the records. A fork server has imported `preload`."""
-    from qnnsweep.tasks.comparison.capture import compare_capture
+    from qnnsweep.tasks.comparison.methods import compare_methods
     from qnnsweep.tasks.records.options import ComparisonOptions
 
     inputs = Inputs.at(folder)
@@ -121,7 +121,7 @@ def _qnnsweep(folder: Path, *, with_replay: bool, with_budget: bool) -> Prepared
         options = ComparisonOptions(
             classifier=ask.model.classifier, tolerances=tolerances, replay=with_replay, budget=with_budget
         )
-        return compare_capture(*inputs.records(), options, inputs.store)
+        return compare_methods(*inputs.records(), options, inputs.store)
 
     def read(comparison: Any) -> Metrics:
         return {

@@ -21,7 +21,6 @@ import psutil
 from fault_sweep import FirstStage, Ran, Sweep, copied
 from faulty_store import STORE_FAULTS, FaultyStore
 from pyarrow import fs
-from warm_server import WAITING
 
 from tests.devices.loopback import Sshd, running, write_farm
 from tests.flows.kill_and_rerun import Tables
@@ -322,7 +321,7 @@ def _kill(case: Case, process: psutil.Process, chance: random.Random) -> str:
     family: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess, IndexError):
         started = process.children(recursive=True) if process.is_running() else []
-        family = [process, *(child for child in started if child.name() != WAITING)]
+        family = [process, *started]
         victim = family[0] if place < 0.4 else family[int(place * len(family))]
         command = command_of(victim.pid)
         victim.send_signal(number)

@@ -66,7 +66,7 @@ class Scene:
 
         self.lowered, self.capture, self.store = lowered, capture, store
         self.evidence = Evidence(lowered, capture, store)
-        kernels, _ = next(self.evidence.kernels())
+        kernels, _ = next(self.evidence.kernels([SAMPLE]))
         self.kernels: Kernels = kernels
         self.captured = self.evidence.captured_values(SAMPLE)
         self._conversions = self.evidence.requantized_values(SAMPLE, kernels.sources, self.captured)

@@ -145,7 +145,7 @@ def _samples(
     for event in read_etdump(store.read(capture.etdump_debug)).tensors:
         if event.delegate_identifier in grids:
             logged[event.run][event.delegate_identifier] = tensor(event, buffer).astype(np.float64)
-    for sample, (kernels, run) in enumerate(zip(evidence.kernels(), sorted(logged), strict=True)):
+    for sample, (kernels, run) in enumerate(zip(evidence.kernels(evidence.samples), sorted(logged), strict=True)):
         host = Host(lowered.operators, graph, kernels, list(grids.values()))
         captured = {index: value.dequantized() for index, value in evidence.captured_values(sample).items()}
         operands = {}

@@ -2,7 +2,7 @@
 
 A fork has its own session, working directory, environment and output files, and ends as a process of Python does. The
 process that imports reads requests from its stdin: one line of JSON per start. It answers with two lines, the id of the
-started process and, at its end, the exit code. The toolchain's fork server is warm too: warm_server.py.
+started process and, at its end, the exit code.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
-
-import warm_server
 
 from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk
 
@@ -140,5 +138,4 @@ def _become(request: dict[str, Any]) -> None:
         opened = os.open(name, flags if number == 0 else flags | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, number)
         os.close(opened)
-    warm_server.offer()
     sys.argv = ["qnnsweep", *request["arguments"]]

@@ -22,6 +22,21 @@ CALLER = 0
 """The descriptor of a socket: the caller sends one line with the request, and gets one line with the result."""
 
 
+def fork(child: Callable[[], object]) -> int:
+    """Run `child` in a fork of this process, which then exits. Return the process id of the fork.
+
+    Nothing else in qnnsweep forks a process. The process must not have computed in several threads: the fork would wait
+    for them for ever, or for a lock that one of them held.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child()
+        finally:
+            os._exit(1)
+    return pid
+
+
 def adopt_orphans() -> None:
     """Make this process the parent of every descendant whose own parent ends. Raises OSError."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -78,9 +93,7 @@ def supervise(program: Program) -> None:
         request = json.loads(lines.readline())
     adopt_orphans()
     reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _start(program, request, writing)
+    pid = fork(lambda: _start(program, request, writing))
     os.close(writing)
     problem = os.read(reading, 4096).decode(errors="replace")  # ends when the command has been started
     if not problem:

@@ -192,6 +192,25 @@ def test_nothing_from_a_configuration_reaches_a_shell_and_nothing_is_unpickled()
                     assert not {module, *names} & {"pickle", "cloudpickle", "dill", "shelve"}, f"{file}:{node.lineno}"
 
 
+FORKS = {"fork", "forkpty", "posix_spawn", "posix_spawnp", "Process", "ProcessPoolExecutor", "get_context"}
+"""What starts a process without a program of its own, or with a copy of this process."""
+
+
+def test_only_one_module_forks_this_process() -> None:
+    forking = {
+        str(file.relative_to(ROOT)): node.attr if isinstance(node, ast.Attribute) else node.id
+        for file in sources("conf", "flows", "tasks")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in FORKS
+            and ast.unparse(node.value) in ("os", "multiprocessing")
+        )
+        or (isinstance(node, ast.Name) and node.id == "ProcessPoolExecutor")
+    }
+    assert forking == {"tasks/process_tree.py": "fork"}
+
+
 def test_a_module_in_no_layer_is_reported(copy: Path) -> None:
     (copy / "tasks" / "stray.py").write_text("")
     linted = lint_imports(copy)

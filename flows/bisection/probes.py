@@ -111,7 +111,7 @@ class Probes:
         wanted = [*dict.fromkeys(toolchain for point in points if (toolchain := point.toolchain))]
         if wanted:
             self._on_prepare(len(wanted))
-        with ThreadPoolExecutor(self._session.plan.limits.parallel or os.cpu_count() or 1) as threads:
+        with ThreadPoolExecutor(self._session.plan.limits.parallel or len(os.sched_getaffinity(0))) as threads:
             return dict(zip(wanted, threads.map(prepared, wanted), strict=True))
 
     def _planned(

@@ -56,7 +56,7 @@ class CollectionCells:
     def __init__(self, resources: Resources, limits: LimitsConfig, on_progress: ProgressCallback) -> None:
         self._resources = resources
         self._room = limits.new_cases
-        self._free = threading.Semaphore((limits.parallel or os.cpu_count() or 1) + 1)
+        self._free = threading.Semaphore((limits.parallel or len(os.sched_getaffinity(0))) + 1)
         self._report = on_progress
         self._lock = threading.Lock()
         self._ended = self._all = 0

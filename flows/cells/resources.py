@@ -19,7 +19,7 @@ from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.errors import EnvironmentUnusable
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.prepared.choice import toolchain_of
-from qnnsweep.tasks.toolchain.workers.pool import WorkerPool, check_temporary_folder
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 from qnnsweep.tasks.toolchain.workers.scheduler import Scheduler
 from qnnsweep.tasks.toolchain.workers.supervisor import CallCost, Supervisor
 
@@ -54,8 +54,7 @@ class Resources:
         for toolchain in toolchains:
             if toolchain.name not in (self.workers.toolchain, *others):
                 environment, of_runner, versions = toolchain_of(toolchain, self.store)
-                is_prepared = toolchain.folder is not None
-                pool = self.workers.of_toolchain(toolchain.name, environment, versions, is_prepared=is_prepared)
+                pool = self.workers.of_toolchain(toolchain.name, environment, versions)
                 others[toolchain.name] = pool, self.farm.with_environment(of_runner, pool.program_starter(of_runner))
         return replace(self, others=others)
 
@@ -88,10 +87,9 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
             f"{MIN_FREE_BYTES / MIB:.0f}",
             remedy=f"free some space, or set {key}=FOLDER to a folder on another disk",
         )
-    check_temporary_folder()
     limits = plan.limits
     memory = psutil.virtual_memory().total * MAX_MEMORY_SHARE if limits.memory_gib is None else limits.memory_gib * GIB
-    scheduler = Scheduler(parallel=limits.parallel or os.cpu_count() or 1, memory_bytes=int(memory))
+    scheduler = Scheduler(parallel=limits.parallel or len(os.sched_getaffinity(0)), memory_bytes=int(memory))
     estimates = costs.estimates(store)
     first, *others = (cell.request.toolchain for cell in plan.cells)
     environment, of_runner, versions = toolchain_of(first, store)
@@ -103,7 +101,6 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
         memory_bytes=int(limits.child_memory_gib * GIB),
         estimates=estimates,
         toolchain=first.name,
-        is_prepared=first.folder is not None,
         modules=MODULES_OF_CALLS,
     )
     for cell in plan.cells:

@@ -7,7 +7,7 @@ from qnnsweep.conf.schema import Reuse
 from qnnsweep.tasks.errors import EnvironmentUnusable
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.prepared.choice import toolchain_of
-from qnnsweep.tasks.toolchain.workers.server import ToolchainContext, start_server
+from qnnsweep.tasks.toolchain.workers.server import fork_server
 
 MODULES_OF_CALLS = ("qnnsweep.tasks.comparison.capture",)
 """What a fork server imports once for all calls, in addition to the modules of the toolchain."""
@@ -25,5 +25,4 @@ def start_servers(plan: Plan) -> None:
     for toolchain in {request.toolchain.name: request.toolchain for request in cells}.values():
         with suppress(EnvironmentUnusable, OSError):
             environment, *_ = toolchain_of(toolchain, store)
-            context = ToolchainContext(None if toolchain.folder is None else environment, compiles=not has_results)
-            start_server(context, environment, MODULES_OF_CALLS)
+            fork_server(environment, MODULES_OF_CALLS, compiles=not has_results).started()

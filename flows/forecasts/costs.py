@@ -141,7 +141,7 @@ def forecast(plan: Plan) -> Forecast | None:
         {id(request) for request, is_compiled in zip(requests, compiled, strict=True) if is_compiled},
         past,
     )
-    expected = ExpectedSeconds(seconds=seconds, parallel=plan.limits.parallel or os.cpu_count() or 1)
+    expected = ExpectedSeconds(seconds=seconds, parallel=plan.limits.parallel or len(os.sched_getaffinity(0)))
     flags = iter(compiled)
     return Forecast(
         compiled=[cell.impossible is None and next(flags) for cell in plan.cells],

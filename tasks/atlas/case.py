@@ -1,7 +1,7 @@
-"""One operator case, from its module to its outcome. Runs in a fork of a process that has compiled a case already.
+"""One operator case, from its module to its outcome, in two calls. Forks of one process run them.
 
-A case is compiled and executed in two further forks. The programs run in the simulator of this machine, by the runner's
-own code, but without a new process per program. Nothing but the outcome leaves the scratch folder.
+The programs run in the simulator of this machine, by the runner's own code, but without a new process per program.
+Nothing but the outcome leaves the folder of the case.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +19,9 @@ from safetensors.numpy import save
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.schema import MeasureConfig, SocConfig
 from qnnsweep.tasks.atlas.collection import model_of
-from qnnsweep.tasks.atlas.forked import Failed, in_fork
-from qnnsweep.tasks.atlas.states import described, of_comparison, of_error, of_failed_run, of_wrong_output
+from qnnsweep.tasks.atlas.states import of_comparison
 from qnnsweep.tasks.bundle import bundle
-from qnnsweep.tasks.comparison.capture import compare_capture
+from qnnsweep.tasks.comparison.capture import compare_outputs, compare_samples, joined
 from qnnsweep.tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, OUTPUT_FOLDER, output_file, runner_arguments
 from qnnsweep.tasks.devices.triage import missing_operators
 from qnnsweep.tasks.records import (
@@ -45,8 +44,8 @@ from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.readback.audit import audit
 from qnnsweep.tasks.toolchain.workers.output import output_length, output_since
 
-_CALLS = Path("calls.json")
-"""The calls of the case, in the scratch folder, from where they can be read even if the compiler aborts."""
+_CALLS, _STAGE = Path("calls.json"), Path("stage")
+"""The calls of the case and the stage that it has reached, in the folder of the case."""
 
 
 class OutputDiffers(Exception):
@@ -76,39 +75,10 @@ def get_ready(case: OperatorCase, options: CaseOptions) -> None:
         print(f"not prepared: {error}", flush=True)
 
 
-def try_case(_ready: None, case: OperatorCase, options: CaseOptions) -> CaseOutcome:
-    """Compile, execute and compare a case. An error of a stage is an outcome."""
-    if case.skipped is not None:
-        return described(case, "not_exported", case.skipped)
-    outcome = _outcome(case, options)
-    return replace(outcome, calls=tuple(json.loads(_CALLS.read_text())) if _CALLS.exists() else ())
-
-
-def _outcome(case: OperatorCase, options: CaseOptions) -> CaseOutcome:
-    store = _store()
-    compiled = in_fork(lambda: _compiled(case, options, store))
-    if isinstance(compiled, Failed) and compiled.is_killed and _stage() == "lower":
-        without = replace(options, lowering=replace(options.lowering, dump_operators=False))
-        reason = f"the compilation with the debug program ended in {compiled.text}"
-        again = in_fork(lambda: _without_debug_program(_compiled(case, without, store), reason))
-        compiled = compiled if isinstance(again, Failed) else again
-    if isinstance(compiled, Failed):
-        return of_error(case, _stage(), compiled.text, is_killed=compiled.is_killed)
-    lowered = compiled.value
-    compared = in_fork(lambda: _compared(case, lowered, options, store))
-    if isinstance(compared, Failed):
-        if compared.error == OutputDiffers.__name__:
-            return of_wrong_output(case, lowered, compared.text)
-        return of_failed_run(case, lowered, _stage(), compared.text, is_killed=compared.is_killed)
-    return compared.value
-
-
-def _without_debug_program(lowered: LoweredProgram, reason: str) -> LoweredProgram:
-    return replace(lowered, methods=tuple(replace(method, debug_unavailable=reason) for method in lowered.methods))
-
-
-def _compiled(case: OperatorCase, options: CaseOptions, store: Store) -> LoweredProgram:
-    lowering = options.lowering
+def compile_case(_ready: None, folder: Path, case: OperatorCase, options: CaseOptions) -> LoweredProgram:
+    """Compile a case. Its files, and the stage that it has reached, are in `folder`."""
+    os.chdir(folder)
+    store, lowering = _store(), options.lowering
     _set_stage("export")
     exported = entrypoints.export_model(model_of(case, options.model), store)
     _CALLS.write_text(json.dumps([call.text for method in exported.methods for call in method.calls]))
@@ -120,14 +90,30 @@ def _compiled(case: OperatorCase, options: CaseOptions, store: Store) -> Lowered
     return entrypoints.lower_model(models, quantized.model, options.soc, lowering, store)
 
 
-def _compared(case: OperatorCase, lowered: LoweredProgram, options: CaseOptions, store: Store) -> CaseOutcome:
-    lowering = options.lowering
+def compare_case(
+    _ready: None, folder: Path, case: OperatorCase, lowered: LoweredProgram, options: CaseOptions
+) -> CaseOutcome:
+    """Execute and compare a case that `compile_case` compiled in the same folder."""
+    os.chdir(folder)
+    store, lowering = _store(), options.lowering
     (method,) = lowered.methods
     checks = audit(method, lowering.scheme, backend_of(lowering.kind), options.soc, options.toolchain)
     _set_stage("execute")
     capture = _captured(lowered, options.measure, store)
     _set_stage("compare")
-    return of_comparison(case, lowered, checks, compare_capture(method, capture, options.comparison, store))
+    outputs = compare_outputs(method, capture, options.comparison, store)
+    parts = [compare_samples(method, capture, options.comparison, store)] if capture.etdump_debug is not None else []
+    return of_comparison(case, lowered, checks, joined(method, outputs, parts))
+
+
+def stage_of(folder: Path) -> str:
+    """Return the stage that a case has reached."""
+    return (folder / _STAGE).read_text() if (folder / _STAGE).exists() else "export"
+
+
+def calls_of(folder: Path) -> tuple[str, ...]:
+    """Return the operator calls of a case; none if it was not exported. They are known even if the compiler aborts."""
+    return tuple(json.loads((folder / _CALLS).read_text())) if (folder / _CALLS).exists() else ()
 
 
 def _captured(lowered: LoweredProgram, measure: MeasureConfig, store: Store) -> CapturedMethod:
@@ -207,13 +193,9 @@ def _output(file: Path, index: int, spec: TensorSpec) -> np.ndarray:
 
 
 def _store() -> Store:
-    """Return a store in the scratch folder of this call."""
+    """Return a store in the working directory."""
     return Store.at(str(Path("store").absolute()))
 
 
 def _set_stage(stage: str) -> None:
-    Path("stage").write_text(stage)
-
-
-def _stage() -> str:
-    return Path("stage").read_text()
+    _STAGE.write_text(stage)

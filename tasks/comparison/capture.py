@@ -1,57 +1,117 @@
-"""The comparison of a method's capture with its references: final outputs by rung, operators by sample.
+"""The comparison of the capture of one method with its references, in parts that several processes can compute.
 
-This module runs in a worker process, because it computes operators again with PyTorch.
+This module runs in worker processes, because it computes operators again with PyTorch.
 """
 
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from qnnsweep.tasks.comparison.biases import bias_uses
+from qnnsweep.tasks.comparison.budget import ErrorBudget
+from qnnsweep.tasks.comparison.details import most_important
 from qnnsweep.tasks.comparison.evidence import Evidence
 from qnnsweep.tasks.comparison.metrics import compute_metrics
-from qnnsweep.tasks.comparison.operators import OperatorComparer
+from qnnsweep.tasks.comparison.operators import OperatorComparer, SampleComparison
 from qnnsweep.tasks.comparison.outputs import FinalOutputs
-from qnnsweep.tasks.comparison.steps import DeviceSteps
+from qnnsweep.tasks.numerics.budget import OutputBudget
 from qnnsweep.tasks.numerics.io_check import check_io
 from qnnsweep.tasks.records import CapturedMethod, Comparison, LoweredMethod
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.storage.store import Store
 
 
-def compare_capture(
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedSamples:
+    """The comparison of the operators of some samples, and the logged tensors that belong to no operator."""
+
+    samples: tuple[SampleComparison, ...]
+    unexpected_events: tuple[str, ...]
+
+
+def compare_outputs(
     lowered: LoweredMethod,
     capture: CapturedMethod,
     options: ComparisonOptions,
     store: Store,
-    steps: DeviceSteps | None = None,
+    diverged: frozenset[int] = frozenset(),
 ) -> Comparison:
-    """Compare final outputs with eager PyTorch, and operators with the edge graph and `options.references`.
+    """Compare the final outputs of every rung with eager PyTorch.
 
-    `steps`: the samples of a model with states. Operators are then computed again on the inputs that the device had,
-    and the budget is that of the error that the steps introduce.
+    `diverged`: the samples of a model with states for which the device read other tokens than eager PyTorch. Raises
+    RequestError if a metric of `options.metrics` cannot be loaded.
+    """
+    finals = FinalOutputs.of(lowered, capture, store, diverged)
+    exported = lowered.exported
+    observer_effect, observer_effect_snr_db = finals.observer_effect(capture, store)
+    mistaken = load(store.read(exported.mistaken_outputs))
+    return Comparison(
+        outputs=tuple(finals.compare(options.classifier)),
+        operators=(),
+        unexpected_events=(),
+        metrics=compute_metrics(options.metrics, tuple(finals.pairs())) if options.metrics else (),
+        io_checks=check_io(exported, finals.eager, mistaken, finals.rungs["device"]),
+        observer_effect=observer_effect,
+        observer_effect_snr_db=observer_effect_snr_db,
+        bias_uses=tuple(bias_uses(lowered, store)) if options.budget else (),
+    )
+
+
+def compare_samples(
+    lowered: LoweredMethod,
+    capture: CapturedMethod,
+    options: ComparisonOptions,
+    store: Store,
+    samples: Sequence[int] | None = None,
+    eager: Mapping[str, NDArray[Any]] | None = None,
+) -> ComparedSamples:
+    """Compare the operators of captured samples with the edge graph and `options.references`.
+
+    `samples`: None for all of them. `eager`: for a model with states, the outputs of eager PyTorch for the inputs that
+    the device had. The operators are then computed again on these inputs, and the budget is that of the error that the
+    steps introduce.
     Raises EvidenceError if the capture does not agree with its record, and RequestError if a metric of
     `options.metrics` cannot be loaded.
     """
-    finals = FinalOutputs.of(lowered, capture, store, steps.diverged if steps else frozenset())
-    exported, device = lowered.quantized.exported, finals.rungs["device"]
-    evidence = Evidence(lowered, capture, store) if capture.etdump_debug is not None else None
-    eager = finals.eager if steps is None else steps.outputs
-    comparer = OperatorComparer(lowered, evidence, options, eager, device, store) if evidence else None
-    samples = tuple(comparer.samples()) if comparer else ()
-    pairs = chain(finals.pairs(), *(sample.pairs for sample in samples))
-    observer_effect, observer_effect_snr_db = finals.observer_effect(capture, store)
-    return Comparison(
-        outputs=tuple(finals.compare(options.classifier)),
+    evidence, device = Evidence(lowered, capture, store), load(store.read(capture.outputs))
+    reference = load(store.read(lowered.exported.outputs_eager)) if eager is None else eager
+    comparer = OperatorComparer(lowered, evidence, options, reference, device, store)
+    return ComparedSamples(
+        samples=tuple(comparer.samples(evidence.samples if samples is None else samples)),
+        unexpected_events=evidence.unexpected,
+    )
+
+
+def joined(lowered: LoweredMethod, outputs: Comparison, parts: Sequence[ComparedSamples]) -> Comparison:
+    """Return the whole comparison. `outputs`: that of the final outputs. `parts`: all captured samples, if any."""
+    samples = sorted((sample for part in parts for sample in part.samples), key=lambda sample: sample.sample)
+    return replace(
+        outputs,
         operators=tuple(row for sample in samples for row in sample.operators),
         requantized=tuple(row for sample in samples for row in sample.requantized),
-        metrics=compute_metrics(options.metrics, tuple(pairs)) if options.metrics else (),
-        io_checks=check_io(exported, finals.eager, load(store.read(exported.mistaken_outputs)), device),
-        observer_effect=observer_effect,
-        observer_effect_snr_db=observer_effect_snr_db,
-        unexpected_events=evidence.unexpected if evidence else (),
         other_references=tuple(row for sample in samples for row in sample.other_references),
-        budget=tuple(comparer.budget()) if comparer else (),
-        details=tuple(detail for sample in samples for detail in sample.details),
-        bias_uses=tuple(bias_uses(lowered, store)) if options.budget else (),
+        metrics=(*outputs.metrics, *(value for sample in samples for value in sample.metrics)),
+        unexpected_events=parts[0].unexpected_events if parts else (),
+        budget=tuple(budget_of(lowered, samples).shares()),
+        details=tuple(
+            detail
+            for number, sample in enumerate(samples, start=1)
+            if sample.details
+            for detail in most_important(
+                sample.operators, tuple(budget_of(lowered, samples[:number]).shares()), sample.details
+            )
+        ),
+    )
+
+
+def budget_of(lowered: LoweredMethod, samples: Sequence[SampleComparison]) -> ErrorBudget:
+    """Return the budget of the final outputs over samples, which are in their order."""
+    outputs = samples[0].budgets if samples else ()
+    return ErrorBudget(
+        lowered=lowered,
+        outputs={output: OutputBudget.joined(sample.budgets[output] for sample in samples) for output in outputs},
+        unknown_weights=samples[0].unknown_weights if samples else (),
     )

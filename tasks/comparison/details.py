@@ -1,6 +1,6 @@
 """The details of the errors that matter: those of the operators with the largest shares or with a bad verdict."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from qnnsweep.tasks.numerics.error_distribution import error_distribution
 from qnnsweep.tasks.numerics.replay import Replayed
 from qnnsweep.tasks.records import ErrorDetail, ErrorShare, OperatorComparison, Quantization
 from qnnsweep.tasks.records.vocabulary import Verdict
-from qnnsweep.tasks.toolchain.reference.threads import in_threads
 
 MOST_DETAILS = 40
 """The largest number of operators per cell whose errors are described in detail."""
@@ -18,25 +17,27 @@ _BAD: tuple[Verdict, ...] = ("introduced", "contradicted", "biased", "grid")
 
 
 def error_details(
-    rows: Sequence[OperatorComparison],
-    shares: Sequence[ErrorShare],
-    replayed: Mapping[int, Replayed],
-    captured: Mapping[int, CapturedValue],
-) -> Iterator[ErrorDetail]:
-    """Yield the details of the operators that matter most on one sample, the most important first.
+    rows: Sequence[OperatorComparison], replayed: Mapping[int, Replayed], captured: Mapping[int, CapturedValue]
+) -> dict[int, ErrorDetail | None]:
+    """Return the details of the operators of one sample, by operator index; None for an operator without an error.
 
     `rows`: the sample's rows of the edge graph. `replayed`, `captured`: their errors by cause, and their values.
     """
     by_index = {row.operator.index: row for row in rows}
+    known = [index for index in by_index if index in replayed and index in captured]
+    return {index: _detail(by_index[index], replayed[index], captured[index].qparams) for index in known}
+
+
+def most_important(
+    rows: Sequence[OperatorComparison], shares: Sequence[ErrorShare], details: Mapping[int, ErrorDetail | None]
+) -> list[ErrorDetail]:
+    """Return the details of the operators that matter most on one sample, the most important first."""
     # An operator with a bad verdict may have a small share of the error, but its reader asks why the verdict is bad.
     shared = [share.operator_index for share in shares if share.operator_index is not None and share.share]
     bad = sorted((row for row in rows if row.verdict in _BAD), key=lambda row: _BAD.index(row.verdict))
     ranked = [*shared[: MOST_DETAILS // 2], *(row.operator.index for row in bad), *shared[MOST_DETAILS // 2 :]]
-    known = [index for index in dict.fromkeys(ranked) if index in by_index and index in replayed and index in captured]
-    details = in_threads(
-        lambda index: _detail(by_index[index], replayed[index], captured[index].qparams), known[:MOST_DETAILS]
-    )
-    yield from (detail for detail in details if detail is not None)
+    known = [index for index in dict.fromkeys(ranked) if index in details][:MOST_DETAILS]
+    return [detail for index in known if (detail := details[index]) is not None]
 
 
 def _detail(row: OperatorComparison, replayed: Replayed, qparams: Quantization | None) -> ErrorDetail | None:

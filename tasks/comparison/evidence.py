@@ -1,6 +1,6 @@
 """The operators of a debug capture. Their logged tensors are read when used. This module runs in a worker process."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,6 @@ from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.entrypoints import reference_kernels
 from qnnsweep.tasks.toolchain.readback.etdump import ETDump, read_etdump, tensor
-from qnnsweep.tasks.toolchain.reference.threads import in_threads
 
 Array = NDArray[Any]
 
@@ -79,7 +78,8 @@ class Evidence:
         self._requantized: dict[int, list[AlignedOperator]] = {run: [] for run in self._runs}
         for row in alignment.requantized:
             self._requantized[row.run].append(row)
-        in_threads(store.verify, (capture.debug_buffer, lowered.reference))
+        for blob in (capture.debug_buffer, lowered.reference):
+            store.verify(blob)
         path = store.path(capture.debug_buffer)
         self._buffer = np.memmap(path, np.uint8, "r") if capture.debug_buffer.size else np.empty(0, np.uint8)
         self._reference = safe_open(store.path(lowered.reference), framework="np")
@@ -142,7 +142,7 @@ class Evidence:
             if reference.name in names:
                 yield reference, load(self._store.read(reference.values))
 
-    def kernels(self) -> Iterator[tuple[Kernels, SampleInputs]]:
+    def kernels(self, samples: Iterable[int]) -> Iterator[tuple[Kernels, SampleInputs]]:
         """Yield the kernels and the inputs of every sample. The kernels compute from the rounded inputs."""
         exported, input_qparams = self._lowered.quantized.exported, self._lowered.input_qparams
         kernels_on = reference_kernels(self._lowered, self._store)
@@ -151,7 +151,7 @@ class Evidence:
         has_float16 = _has_float16(self._lowered)
         # A program with operators on the CPU may read an input in float32.
         in_float16 = has_float16 and all(row.constant or row.subgraph is not None for row in self._lowered.operators)
-        for sample in self.samples:
+        for sample in samples:
             exact = [tensors[tensor_key(sample, spec.name)] for spec in exported.inputs]
             rounded = [_rounded(*pair, in_float16=in_float16) for pair in zip(exact, input_qparams, strict=True)]
             is_rounded = has_float16 or any(qparams is not None for qparams in input_qparams)

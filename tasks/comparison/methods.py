@@ -4,14 +4,15 @@ In the joined comparison, the names of operators and outputs begin with the name
 through all methods, in the order of the model's configuration. So every name and number is unique in the program.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from qnnsweep.tasks.comparison.capture import compare_capture
+from qnnsweep.tasks.comparison.capture import ComparedSamples, compare_outputs, compare_samples, joined
 from qnnsweep.tasks.comparison.profile import profiled_events
-from qnnsweep.tasks.comparison.steps import compare_steps
+from qnnsweep.tasks.comparison.steps import compare_steps, outputs_of_device_inputs
 from qnnsweep.tasks.numerics.noise import worst_difference
-from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram, MetricValue, Operator
+from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram, MetricValue, Operator, StepComparison
 from qnnsweep.tasks.records.methods import in_method, named_operator
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.storage.store import Store
@@ -21,18 +22,77 @@ _NAMES = ("operator", "operators", "output", "masked_by", "spans")
 """The fields of rows that name parts of a method."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparedOutputs:
+    """The comparison of the final outputs of every method, and of the steps of a model with states."""
+
+    methods: tuple[Comparison, ...]
+    steps: tuple[StepComparison, ...]
+
+
 def compare_methods(lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store) -> Comparison:
-    """Compare the capture of every method; see `compare_capture`. A program's only method gets no name."""
-    on_device, steps = compare_steps(lowered, capture, store)
+    """Compare the capture of every method, with all parts of the comparison in this process."""
+    parts = [
+        (number, compare_operators(lowered, capture, options, store, number, samples))
+        for number, samples in divided(lowered, capture, 1)
+    ]
+    return joined_methods(lowered, compare_final_outputs(lowered, capture, options, store), parts)
+
+
+def divided(lowered: LoweredProgram, capture: Capture, parts: int) -> list[tuple[int, list[int]]]:
+    """Return the captured samples of every method in at most `parts` parts, each with the number of its method."""
+    return [
+        (number, list(range(first, method.operator_samples, parts)))
+        for number, (method, captured) in enumerate(zip(lowered.methods, capture.methods, strict=True))
+        if captured.etdump_debug is not None
+        for first in range(min(parts, method.operator_samples))
+    ]
+
+
+def compare_final_outputs(
+    lowered: LoweredProgram, capture: Capture, options: ComparisonOptions, store: Store
+) -> ComparedOutputs:
+    """Compare the final outputs of every method, and read its times; see `compare_outputs`."""
+    diverged, steps = compare_steps(lowered, capture, store)
+    backend = backend_of(lowered.backend)
+    compared = [
+        replace(
+            compare_outputs(method, captured, options, store, samples),
+            profile=profiled_events(method, captured, backend, store),
+        )
+        for method, captured, samples in zip(lowered.methods, capture.methods, diverged, strict=True)
+    ]
+    return ComparedOutputs(methods=tuple(compared), steps=steps)
+
+
+def compare_operators(
+    lowered: LoweredProgram,
+    capture: Capture,
+    options: ComparisonOptions,
+    store: Store,
+    number: int,
+    samples: Sequence[int],
+) -> ComparedSamples:
+    """Compare the operators of some samples of the method with the number `number`; see `compare_samples`."""
+    eager = outputs_of_device_inputs(lowered, capture, number, store)
+    return compare_samples(lowered.methods[number], capture.methods[number], options, store, samples, eager)
+
+
+def joined_methods(
+    lowered: LoweredProgram, outputs: ComparedOutputs, parts: Sequence[tuple[int, ComparedSamples]]
+) -> Comparison:
+    """Return the comparison of the program. A program's only method gets no name.
+
+    `parts`: the samples of all methods, with the numbers of their methods.
+    """
     compared: list[tuple[_Method, Comparison]] = []
-    operators = outputs = 0
-    for method, captured, of_steps in zip(lowered.methods, capture.methods, on_device, strict=True):
-        comparison = compare_capture(method, captured, options, store, of_steps)
-        profile = profiled_events(method, captured, backend_of(lowered.backend), store)
-        of_method = _Method(method.exported.method, operators, outputs)
-        compared.append((of_method, replace(comparison, profile=profile)))
+    operators = finals = 0
+    for number, method in enumerate(lowered.methods):
+        of_method = [part for other, part in parts if other == number]
+        comparison = joined(method, outputs.methods[number], of_method)
+        compared.append((_Method(method.exported.method, operators, finals), comparison))
         operators += len(method.operators)
-        outputs += len(method.exported.outputs)
+        finals += len(method.exported.outputs)
     difference, snr_db = worst_difference(
         (comparison.observer_effect, comparison.observer_effect_snr_db) for _, comparison in compared
     )
@@ -41,7 +101,7 @@ def compare_methods(lowered: LoweredProgram, capture: Capture, options: Comparis
         name: tuple(method.of_program(row) for method, comparison in compared for row in getattr(comparison, name))
         for name in lists
     }
-    rows["steps"] = steps
+    rows["steps"] = outputs.steps
     return Comparison(**rows, observer_effect=difference, observer_effect_snr_db=snr_db)
 
 

@@ -4,7 +4,7 @@ This module runs in a worker process, because it computes operators again with P
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -14,15 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qnnsweep.conf.tolerances import OperatorTolerance
-from qnnsweep.tasks.comparison.budget import ErrorBudget
+from qnnsweep.tasks.comparison.budget import OutputError, sample_budgets
 from qnnsweep.tasks.comparison.details import error_details
 from qnnsweep.tasks.comparison.evidence import Evidence, LoggedOperator, SampleInputs
-from qnnsweep.tasks.comparison.metrics import Pair, metric_template
+from qnnsweep.tasks.comparison.metrics import Pair, compute_metrics, metric_template
 from qnnsweep.tasks.comparison.parts import error_parts
 from qnnsweep.tasks.comparison.requantized import compare_requantized
-from qnnsweep.tasks.comparison.weights import weight_errors
+from qnnsweep.tasks.comparison.weights import WeightErrors, weight_errors
 from qnnsweep.tasks.numerics.align import AlignedOperator
-from qnnsweep.tasks.numerics.element_use import Kernels, Value
+from qnnsweep.tasks.numerics.budget import OutputBudget, is_finite_error
+from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels, Value
 from qnnsweep.tasks.numerics.introduced import Introduced
 from qnnsweep.tasks.numerics.metrics import snr_db
 from qnnsweep.tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
@@ -30,9 +31,9 @@ from qnnsweep.tasks.numerics.replay import Replayed, replay, unlogged_weight_err
 from qnnsweep.tasks.numerics.verdict import EVERY_SCHEME, has_own_error, limits, verdict
 from qnnsweep.tasks.records import (
     ErrorDetail,
-    ErrorShare,
     Gap,
     LoweredMethod,
+    MetricValue,
     Operator,
     OperatorComparison,
     OtherReference,
@@ -41,8 +42,6 @@ from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.records.vocabulary import COMPARED
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.reference.processes import in_processes
-from qnnsweep.tasks.toolchain.reference.threads import in_threads
 
 Array = NDArray[Any]
 Tensors = Mapping[str, Array]
@@ -51,13 +50,16 @@ Tensors = Mapping[str, Array]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleComparison:
-    """The comparison of the operators of one sample."""
+    """The comparison of the operators of one sample. It can be pickled."""
 
+    sample: int
     operators: tuple[OperatorComparison, ...]  # one row per operator, against the edge graph
     requantized: tuple[OperatorComparison, ...]  # one row per requantized tensor
     other_references: tuple[OperatorComparison, ...]  # per reference: one row per operator or unclaimed node
-    pairs: tuple[Pair, ...]  # the compared tensors; empty if `options.metrics` is empty
-    details: tuple[ErrorDetail, ...]  # empty but for the worst sample
+    metrics: tuple[MetricValue, ...]  # of the compared tensors
+    budgets: Mapping[int, OutputBudget]  # by the number of the final output; empty without a budget
+    unknown_weights: tuple[str, ...]
+    details: Mapping[int, ErrorDetail | None]  # by operator index; empty but for the worst sample
 
 
 class OperatorComparer:
@@ -72,54 +74,71 @@ class OperatorComparer:
         device: Tensors,
         store: Store,
     ) -> None:
+        """`eager`, `device`: the final outputs of all captured samples."""
         self._lowered = lowered
         self._evidence = evidence
         self._options = options
         self._eager, self._device = eager, device
         self._store = store
         self._others = list(evidence.others(options.references))
-        self._budget: ErrorBudget | None = None
-        self._float_constants: Mapping[int, Value] = {}
 
-    def samples(self) -> Iterator[SampleComparison]:
-        """Compare the operators of every captured sample, in the order of the samples."""
-        kernels_of_samples = self._evidence.kernels() if self._options.replay else repeat((None, None))
-        for sample, (kernels, inputs) in zip(self._evidence.samples, kernels_of_samples, strict=False):
-            yield self._compare(sample, kernels, inputs)
-
-    def budget(self) -> Iterator[ErrorShare]:
-        """Yield the shares of the final outputs' errors, after all samples were compared."""
-        if self._budget is not None:
-            yield from self._budget.shares()
-
-    def _compare(self, sample: int, kernels: Kernels | None, inputs: SampleInputs | None) -> SampleComparison:
-        logged = self._evidence.logged_operators(sample)
-        captured = self._evidence.captured_values(sample) if kernels is not None else {}
-        replayed: Mapping[int, Replayed] = {}
-        if kernels is not None:
-            if self._options.budget and self._budget is None:
+    def samples(self, samples: Sequence[int]) -> Iterator[SampleComparison]:
+        """Compare the operators of captured samples."""
+        kernels_of_samples = self._evidence.kernels(samples) if self._options.replay else repeat((None, None))
+        weights: WeightErrors | None = None
+        float_constants: Mapping[int, Value] = {}
+        for sample, (kernels, inputs) in zip(samples, kernels_of_samples, strict=False):
+            if kernels is None or inputs is None:
+                yield self._compared(sample)
+                continue
+            if self._options.budget and weights is None:
                 weights = weight_errors(self._lowered, self._store, kernels)
-                self._float_constants = kernels.changed_constants(weights.by_operator)
-                self._budget = ErrorBudget(self._lowered, self._float_constants, weights.unknown)
-            requantized = self._evidence.requantized_values(sample, kernels.sources, captured)
-            replayed = replay(
-                kernels,
-                captured,
-                self._is_suspect,
-                partial(self._evidence.reference, sample),
-                requantized,
-                float_constants=self._float_constants,
-                with_errors=self._budget is not None,
-                map_operators=in_processes,
-                map_clamps=in_threads,
-            )
-            if self._budget is not None and inputs is not None:
-                unlogged = unlogged_weight_errors(kernels, captured, requantized, self._float_constants)
-                actual, reference = (self._final_outputs(tensors, sample) for tensors in (self._device, self._eager))
-                self._budget.add(kernels, inputs, replayed, unlogged, actual, reference)
-        rows = in_threads(
-            lambda aligned: self._row(sample, aligned, logged, replayed.get(aligned.operator.index), kernels),
-            self._evidence.aligned(sample),
+                float_constants = kernels.changed_constants(weights.by_operator)
+            yield self._replayed(sample, kernels, inputs, float_constants, weights)
+
+    def _replayed(
+        self,
+        sample: int,
+        kernels: Kernels,
+        inputs: SampleInputs,
+        float_constants: Mapping[int, Value],
+        weights: WeightErrors | None,
+    ) -> SampleComparison:
+        """Compare the operators of a sample, after computing them again. `weights`: None without a budget."""
+        captured = self._evidence.captured_values(sample)
+        requantized = self._evidence.requantized_values(sample, kernels.sources, captured)
+        replayed = replay(
+            kernels,
+            captured,
+            self._is_suspect,
+            partial(self._evidence.reference, sample),
+            requantized,
+            float_constants=float_constants,
+            with_errors=weights is not None,
+        )
+        compared = self._compared(sample, captured, replayed, kernels)
+        if weights is None:
+            return compared
+        unlogged = unlogged_weight_errors(kernels, captured, requantized, float_constants)
+        budgets = sample_budgets(
+            self._lowered, kernels, inputs, float_constants, replayed, unlogged, self._output_errors(sample)
+        )
+        is_worst = sample == self._worst_sample()
+        details = error_details(compared.operators, replayed, captured) if is_worst else {}
+        return replace(compared, budgets=budgets, unknown_weights=tuple(weights.unknown), details=details)
+
+    def _compared(
+        self,
+        sample: int,
+        captured: Mapping[int, CapturedValue] | None = None,
+        replayed: Mapping[int, Replayed] | None = None,
+        kernels: Kernels | None = None,
+    ) -> SampleComparison:
+        """Return the rows of a sample. `captured`, `replayed`, `kernels`: None if operators are not computed again."""
+        captured, replayed, logged = captured or {}, replayed or {}, self._evidence.logged_operators(sample)
+        rows = tuple(
+            self._row(sample, aligned, logged, replayed.get(aligned.operator.index), kernels)
+            for aligned in self._evidence.aligned(sample)
         )
         pairs = [
             self._pair(row, logged[row.operator.index], replayed.get(row.operator.index))
@@ -130,16 +149,33 @@ class OperatorComparer:
             row for other, values in self._others for row in self._against(other, values, sample, logged, replayed)
         ]
         conversions = compare_requantized(self._lowered, self._evidence, sample, self._options, captured, replayed)
-        details: Iterable[ErrorDetail] = ()
-        if self._budget is not None and sample == self._worst_sample():
-            details = error_details(rows, tuple(self._budget.shares()), replayed, captured)
         return SampleComparison(
-            operators=tuple(rows),
+            sample=sample,
+            operators=rows,
             requantized=tuple(conversions),
             other_references=tuple(others),
-            pairs=tuple(pairs),
-            details=tuple(details),
+            metrics=compute_metrics(self._options.metrics, pairs) if pairs else (),
+            budgets={},
+            unknown_weights=(),
+            details={},
         )
+
+    def _output_errors(self, sample: int) -> dict[int, OutputError]:
+        """Return the errors of the final outputs that have a budget, by the number of the output."""
+        actual, reference = (self._final_outputs(tensors, sample) for tensors in (self._device, self._eager))
+        earlier = [
+            (self._final_outputs(self._device, before), self._final_outputs(self._eager, before))
+            for before in self._evidence.samples
+            if before < sample
+        ]
+        return {
+            output: OutputError(
+                actual=actual[output],
+                reference=reference[output],
+                before=sum(is_finite_error(device[output], eager[output]) for device, eager in earlier),
+            )
+            for output in self._lowered.exported.results
+        }
 
     def _worst_sample(self) -> int:
         """Return the captured sample whose final outputs have the lowest SNR."""
@@ -151,7 +187,7 @@ class OperatorComparer:
         return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
 
     def _final_outputs(self, tensors: Tensors, sample: int) -> list[Array]:
-        return [tensors[tensor_key(sample, index)] for index in range(len(self._lowered.quantized.exported.outputs))]
+        return [tensors[tensor_key(sample, index)] for index in range(len(self._lowered.exported.outputs))]
 
     def _row(
         self,

@@ -36,16 +36,6 @@ Array = NDArray[Any]
 Place = tuple[int, int]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceSteps:
-    """The steps of one method on the device, by the number of the sample."""
-
-    outputs: Mapping[str, Array]
-    """The outputs of eager PyTorch for these inputs, by `<sample>/<output index>`."""
-    diverged: frozenset[int]
-    """The samples after the first step of their sequence whose token differs from that of eager PyTorch's own run."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Step:
     inputs: Sequence[Array]
@@ -55,14 +45,15 @@ class _Step:
 
 def compare_steps(
     lowered: LoweredProgram, capture: Capture, store: Store
-) -> tuple[list[DeviceSteps | None], tuple[StepComparison, ...]]:
-    """Return the steps of every method on the device, and the comparison of every step, sequence by sequence.
+) -> tuple[list[frozenset[int]], tuple[StepComparison, ...]]:
+    """Return the diverged samples of every method, and the comparison of every step, sequence by sequence.
 
+    A sample is diverged after the first step of its sequence whose token differs from that of eager PyTorch's own run.
     Without states, there are no steps.
     """
     driven = lowered.model.driven
     if driven is None:
-        return [None] * len(lowered.methods), ()
+        return [frozenset()] * len(lowered.methods), ()
     methods = [_Method(*pair, store) for pair in zip(lowered.methods, capture.methods, strict=True)]
     sequences = _Sequences(driven, methods, load(store.read(driven.fixed)))
     if driven.vocabulary is not None:
@@ -70,20 +61,12 @@ def compare_steps(
     device, eager = sequences.run(lambda method: method.device), sequences.run(lambda method: method.eager)
     diverged = sequences.diverged(device, eager)
     stepped: dict[Place, Sequence[Array]] = {}
-    steps: list[DeviceSteps | None] = []
     for method in methods:
-        positions = [(place.sequence, place.step) for place in method.positions]
-        stepped |= {place: method.run(device[place].inputs) for place in positions}
-        outputs = {
-            tensor_key(sample, index): output
-            for sample, place in enumerate(positions)
-            for index, output in enumerate(stepped[place])
-        }
-        method.confirm_inputs([device[place].inputs for place in positions])
-        after = frozenset(sample for sample, place in enumerate(positions) if place in diverged)
-        steps.append(DeviceSteps(outputs=outputs, diverged=after))
+        stepped |= {place: method.run(device[place].inputs) for place in method.sample}
+        method.confirm_inputs([device[place].inputs for place in method.sample])
     others = other_methods(sequences.read_tokens(device), driven.plan.links)
-    return steps, tuple(
+    samples = [frozenset(method.sample[place] for place in diverged & method.sample.keys()) for method in methods]
+    return samples, tuple(
         replace(
             sequences.compared(place, device[place], eager[place], stepped[place], place in diverged),
             other_method_differing=others[place].differing if place in others else None,
@@ -93,19 +76,42 @@ def compare_steps(
     )
 
 
+def outputs_of_device_inputs(
+    lowered: LoweredProgram, capture: Capture, number: int, store: Store
+) -> dict[str, Array] | None:
+    """Return the outputs of eager PyTorch for the inputs that samples had on the device, by `<sample>/<output index>`.
+
+    The samples are the captured ones of the method with the number `number`. Return None without states: then the
+    device had the inputs of eager PyTorch's own run.
+    """
+    driven = lowered.model.driven
+    if driven is None:
+        return None
+    methods = [_Method(*pair, store) for pair in zip(lowered.methods, capture.methods, strict=True)]
+    device = _Sequences(driven, methods, load(store.read(driven.fixed))).run(lambda method: method.device)
+    method = methods[number]
+    return {
+        tensor_key(sample, index): output
+        for place, sample in method.sample.items()
+        if sample < method.lowered.operator_samples
+        for index, output in enumerate(method.run(device[place].inputs))
+    }
+
+
 class _Method:
     """A method with its outputs on the device and in eager PyTorch's own run."""
 
     def __init__(self, lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> None:
         self.lowered, self.exported = lowered, lowered.exported
         self.name = self.exported.name
-        self.positions = self.exported.positions or ()
         self.device: Mapping[str, Array] = load(store.read(capture.outputs))
         self.eager: Mapping[str, Array] = load(store.read(self.exported.outputs_eager))
         self.debug: Mapping[str, Array] = load(store.read(capture.outputs_debug)) if capture.outputs_debug else {}
         self.inputs: Mapping[str, Array] = load(store.read(capture.inputs)) if capture.inputs else {}
         self.run: Callable[[Sequence[Array]], list[Array]] = exported_function(self.exported, store)
-        self.sample = {(place.sequence, place.step): sample for sample, place in enumerate(self.positions)}
+        self.sample = {
+            (place.sequence, place.step): sample for sample, place in enumerate(self.exported.positions or ())
+        }
 
     def confirm_inputs(self, inputs: Sequence[Sequence[Array]]) -> None:
         """Raise EvidenceError if the inputs of a captured step on the device do not follow from its outputs."""

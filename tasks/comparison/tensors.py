@@ -1,6 +1,5 @@
 """All elements of the tensors of one operator on one sample. This module computes with PyTorch, like a comparison."""
 
-from itertools import islice
 from typing import Any
 
 from numpy.typing import NDArray
@@ -42,7 +41,7 @@ def operator_tensors(
     captured = evidence.captured_values(sample)
     if index in captured and captured[index].qparams is not None:
         tensors["quantized"] = captured[index].elements
-    kernels, _ = next(islice(evidence.kernels(), sample, None))
+    kernels, _ = next(evidence.kernels([sample]))
     run = DeviceRun(kernels, captured, evidence.requantized_values(sample, kernels.sources, captured))
     if index in run.on_host:
         tensors["on_host"] = run.on_host[index]

@@ -14,12 +14,12 @@ effect, <z, J e> = <J' z, e>, costs one backward pass per point for all operator
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from qnnsweep.tasks.numerics.element_use import Array, NoDerivative, Sensitivity
-from qnnsweep.tasks.numerics.map import Map
+from qnnsweep.tasks.numerics.element_use import Array, NoDerivative
 from qnnsweep.tasks.numerics.metrics import signed_error
 from qnnsweep.tasks.numerics.path import ARISING, ENOUGH, Errors, Path, RunAt, energy, path_of
 from qnnsweep.tasks.records.vocabulary import Cause
@@ -30,8 +30,6 @@ _EXACT = 8  # per sample and final output: the largest effects that are computed
 _EXACT_PASSES = 72  # for these effects, at most: with 27 points of the path, only the two largest are exact
 _LEAST = 3  # the direction of the error, and two random directions, which have a spread
 _MOST_ELEMENTS = 2**24  # of all directions of an output together
-
-Effects = dict[tuple[Cause, int], float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,12 +48,13 @@ class Effect:
 
 @dataclass(slots=True)
 class OutputBudget:
-    """The sums of one final output over samples. Call `add` with each sample, then `effects`."""
+    """The sums of one final output over samples. Call `add` with each sample, then `effects`.
 
-    map_directions: Map = map
-    """Computes the derivatives in every direction."""
-    map_effects: Map = map
-    """Computes the effects that are computed exactly."""
+    Samples can be added to several budgets, for example in several processes, and then be joined.
+    """
+
+    before: int = 0
+    """The number of samples that earlier budgets have: the random directions differ from sample to sample."""
     projections: int = 0
     samples: int = 0
     why: str | None = None
@@ -73,7 +72,7 @@ class OutputBudget:
         is not finite is left out.
         """
         error = signed_error(actual, reference, np.float64).reshape(-1)
-        if not np.isfinite(error).all():
+        if not is_finite_error(actual, reference):
             self.why = self.why or "a sample is left out, because its output has other infinities or NaNs"
             return
         finite = np.where(np.isfinite(reference), reference, 0)
@@ -83,7 +82,7 @@ class OutputBudget:
         try:
             if isinstance(run_at, str):
                 raise NoDerivative(run_at)
-            path, totals = path_of(run_at, output, error, errors, self.map_effects)
+            path, totals = path_of(run_at, output, error, errors)
             estimates, unexplained = self._estimate(path, output, error, actual.shape, errors)
         except NoDerivative as reason:
             self.why = self.why or str(reason)
@@ -102,14 +101,9 @@ class OutputBudget:
         ranked = sorted(estimates, key=lambda key: -estimates[key][0])
         largest: list[tuple[Cause, int]] = [(cause, index) for cause, index in ranked if index is not None]
         largest = largest[: min(_EXACT, _EXACT_PASSES // len(path.fractions))] if totals else []
-
-        def effect_of(key: tuple[Cause, int]) -> Array | None:
-            cause, index = key
-            return path.effect({index: errors[index][cause]}, output)
-
-        for key, effect in zip(largest, self.map_effects(effect_of, largest), strict=True):
-            if effect is not None:
-                exact[key] = energy(effect)
+        for cause, index in largest:
+            if (effect := path.effect({index: errors[index][cause]}, output)) is not None:
+                exact[cause, index] = energy(effect)
         self._unexplained += unexplained
         for key, (estimate, variance) in estimates.items():
             self._effects[key] += exact.get(key, estimate)
@@ -119,24 +113,17 @@ class OutputBudget:
         self, path: Path, output: int, error: Array, shape: tuple[int, ...], errors: Errors
     ) -> tuple[dict[tuple[Cause, int | None], tuple[float, float]], float]:
         """Return the estimated energy of every effect with its variance, and the energy that no effect explains."""
-        directions, counts = _directions(error, self.samples)
+        directions, counts = _directions(error, self.before + self.samples)
         projected: dict[tuple[Cause, int | None], Array] = defaultdict(lambda: np.zeros(len(counts)))
         points = len(path.fractions)
         for fraction in path.fractions if len(directions) else ():
             run = path.run_at(fraction)
-
-            def effects_in(direction: Array, run: Sensitivity = run) -> Effects:
-                slopes = run.gradients(output, direction.reshape(shape))
-                return {
-                    (cause, index): _projected(slope.reshape(-1), part.reshape(-1))
-                    for index, slope in slopes.items()
-                    for cause, part in errors[index].items()
-                }
-
-            for number, effects in enumerate(self.map_directions(effects_in, list(directions))):
-                for (cause, index), effect in effects.items():
-                    projected[cause, index][number] += effect / points
-                    projected[cause, None][number] += effect / points
+            for number, direction in enumerate(directions):
+                for index, slope in run.gradients(output, direction.reshape(shape)).items():
+                    for cause, part in errors[index].items():
+                        effect = _projected(slope.reshape(-1), part.reshape(-1))
+                        projected[cause, index][number] += effect / points
+                        projected[cause, None][number] += effect / points
         self.projections += len(counts)
         explained = sum((projected[cause, None] for cause in ARISING), np.zeros(len(counts)))
         random = counts != 1.0
@@ -146,6 +133,22 @@ class OutputBudget:
             variance = float(np.var(energies[random], ddof=1) * np.count_nonzero(random)) if random.any() else 0.0
             estimates[key] = float(energies.sum()), variance
         return estimates, float(counts @ np.square(directions @ error - explained))
+
+    @classmethod
+    def joined(cls, budgets: Iterable["OutputBudget"]) -> "OutputBudget":
+        """Return the budget of the samples of all budgets, which are in the order of the samples."""
+        whole = cls()
+        for part in budgets:
+            whole.samples += part.samples
+            whole.projections += part.projections
+            whole.why = whole.why or part.why
+            whole._signal += part._signal
+            whole._energy += part._energy
+            whole._unexplained += part._unexplained
+            for key, effect in part._effects.items():
+                whole._effects[key] += effect
+                whole._variances[key] += part._variances[key]
+        return whole
 
     def effects(self) -> list[Effect]:
         """Return the totals of all causes, which add up to 1, then the operators, the largest share first.
@@ -171,6 +174,11 @@ class OutputBudget:
             share_error=math.sqrt(self._variances[cause, operator]) / self._energy,
             alone_snr_db=10 * math.log10(self._signal / effect) if effect > 0 and self._signal > 0 else None,
         )
+
+
+def is_finite_error(actual: Array, reference: Array) -> bool:
+    """Return whether a sample counts in the budget of an output."""
+    return bool(np.isfinite(signed_error(actual, reference, np.float64)).all())
 
 
 def _projected(slope: Array, error: Array) -> float:

@@ -8,7 +8,6 @@ import numpy as np
 from qnnsweep.tasks.numerics.dequantize import fake_quantize
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, Kernels, Value
 from qnnsweep.tasks.numerics.introduced import Difference
-from qnnsweep.tasks.numerics.map import Map
 
 Requantized = Mapping[tuple[int, int], CapturedValue]
 """The values that readers received on another grid than the producer's, by the indices of reader and producer."""
@@ -28,14 +27,7 @@ class DeviceRun:
     `received`: the values that readers received on another grid, by the indices of reader and producer.
     """
 
-    def __init__(
-        self,
-        kernels: Kernels,
-        captured: Mapping[int, CapturedValue],
-        requantized: Requantized,
-        map_operators: Map = map,
-    ) -> None:
-        """`map_operators`: computes operators that do not depend on each other. They change this run's values."""
+    def __init__(self, kernels: Kernels, captured: Mapping[int, CapturedValue], requantized: Requantized) -> None:
         self.kernels, self.captured, self.requantized = kernels, captured, requantized
         self.values: dict[int, Value] = {}
         self.on_host: dict[int, Array] = {}
@@ -67,7 +59,8 @@ class DeviceRun:
         while clamps:
             # A clamp waits for another clamp that it reads.
             ready = [index for index in clamps if not set(clamps).intersection(kernels.sources[index])]
-            list(map_operators(self._merge, ready))
+            for index in ready:
+                self._merge(index)
             clamps = [index for index in clamps if index not in ready]
 
     def difference(self, index: int) -> Difference:

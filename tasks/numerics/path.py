@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from qnnsweep.tasks.numerics.element_use import Array, Sensitivity
-from qnnsweep.tasks.numerics.map import Map
 from qnnsweep.tasks.records.vocabulary import Cause
 
 ARISING: tuple[Cause, ...] = ("weights", "clipping", "resolution", "device")
@@ -49,13 +48,11 @@ class Path:
         return None if total is None else total / len(self.fractions)
 
 
-def path_of(
-    run_at: RunAt, output: int, error: Array, errors: Errors, map_effects: Map = map
-) -> tuple[Path, dict[Cause, Array]]:
+def path_of(run_at: RunAt, output: int, error: Array, errors: Errors) -> tuple[Path, dict[Cause, Array]]:
     """Return as many points as explain an output's error, and the total effect of every cause, flattened.
 
-    `error`: the output's error, flattened. `map_effects`: computes the effects of the causes. Without derivatives in
-    the direction of an error, the path has one point, and there are no effects.
+    `error`: the output's error, flattened. Without derivatives in the direction of an error, the path has one point,
+    and there are no effects.
     """
     by_cause: dict[Cause, dict[int, Array]] = {
         cause: {index: parts[cause] for index, parts in errors.items() if cause in parts} for cause in ARISING
@@ -68,9 +65,8 @@ def path_of(
         points = max(3 * len(fractions), 1)
         new = [(point + 0.5) / points for point in range(points) if points == 1 or point % 3 != 1]
         for fraction in new:
-            of_causes = map_effects(run_at(fraction).effect, list(by_cause.values()))
-            for cause, effects in zip(by_cause, of_causes, strict=True):
-                if effects is None:
+            for cause, parts in by_cause.items():
+                if (effects := run_at(fraction).effect(parts)) is None:
                     return Path(run_at), {}
                 sums[cause] += effects[output].reshape(-1)
         fractions += new

@@ -22,7 +22,6 @@ from qnnsweep.tasks.numerics.device_run import CHAIN, DeviceRun, Requantized
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
 from qnnsweep.tasks.numerics.grid import GridUse, float16_around, grid_errors, grid_use
 from qnnsweep.tasks.numerics.introduced import Difference, Introduced, introduced_error
-from qnnsweep.tasks.numerics.map import Map
 from qnnsweep.tasks.numerics.metrics import signed_error, sums_of_finite
 from qnnsweep.tasks.records import Gap
 from qnnsweep.tasks.records.vocabulary import Cause
@@ -72,25 +71,21 @@ def replay(
     requantized: Requantized | None = None,
     float_constants: Mapping[int, Value] | None = None,
     with_errors: bool = True,
-    map_operators: Map = map,
-    map_clamps: Map = map,
 ) -> dict[int, Replayed]:
     """Return the error of every captured operator, by operator index.
 
     `reference`: returns an operator's value in the reference's own run, None if it is not known.
     `float_constants`: the values of constants that depend on weights, computed from the float weights. `with_errors`:
-    whether `Replayed.errors` is needed. `map_operators`: computes the operators, which do not depend on each other.
-    `map_clamps`: does the same, with functions that change values of this process.
+    whether `Replayed.errors` is needed.
 
     Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
     """
-    run = DeviceRun(kernels, captured, requantized or {}, map_clamps)
+    run = DeviceRun(kernels, captured, requantized or {})
     attribution = _Attribution(run, is_suspect, reference, float_constants or {}, with_errors)
-    operators = dict(zip(run.on_host, map_operators(attribution.replayed, list(run.on_host)), strict=True))
-    suspects = [index for index in operators if attribution.may_be_contradicted(operators, index)]
-    contradicting = partial(attribution.contradicting_readers, dict(operators))
-    for index, again in zip(suspects, map_operators(contradicting, suspects), strict=True):
-        if again:
+    operators = {index: attribution.replayed(index) for index in run.on_host}
+    by_log = dict(operators)
+    for index in [index for index in operators if attribution.may_be_contradicted(by_log, index)]:
+        if again := attribution.contradicting_readers(by_log, index):
             rounding = {cause: error for cause, error in operators[index].errors.items() if cause != "device"}
             operators |= again | {index: replace(operators[index], contradicted=True, errors=rounding)}
     spans = {index: operator.spans for index, operator in operators.items()}

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,7 @@ def read_case(
     evidence = Evidence(lowered, capture, store)
     index = next(operator.index for operator in lowered.operators if operator.name == name)
     captured = evidence.captured_values(sample)
-    kernels, inputs = next(islice(evidence.kernels(), sample, None))
+    kernels, inputs = next(evidence.kernels([sample]))
     run = DeviceRun(kernels, captured, evidence.requantized_values(sample, kernels.sources, captured))
     use = ElementUse(kernels, captured, run.values)
     case: Case | None = None

@@ -1,11 +1,16 @@
 """The imports of a fork server whose workers only execute and compare programs: a cached sweep compiles nothing."""
 # ruff: noqa: F401
 
-from qnnsweep.tasks.toolchain.workers.preloading import preloading
+import torch
 
-with preloading():
-    # PyTorch imports these two late: the first derivative of a process needs both.
-    import torch._dynamo
-    import torch.fx.experimental.symbolic_shapes
+# PyTorch imports these two late: the first derivative of a process needs both.
+import torch._dynamo
+import torch.fx.experimental.symbolic_shapes
+from torch.autograd import forward_ad
 
-    import qnnsweep.tasks.toolchain.reference.kernels
+import qnnsweep.tasks.toolchain.reference.kernels
+
+torch.set_num_threads(1)  # a process that has computed in threads must not be forked
+# PyTorch compiles a few functions before the first derivative of a process.
+with forward_ad.dual_level():
+    forward_ad.make_dual(torch.zeros(1), torch.zeros(1))

@@ -68,7 +68,7 @@ def test_every_case_has_an_outcome_and_only_the_planted_ones_fail(tools: Any) ->
         ("not_exported", None),
         ("aborted", "lower"),
         ("exact", "compare"),
-        ("aborted", "lower"),
+        ("aborted", "export"),
         ("not_exported", "export"),
         ("refused", "lower"),
         ("exact", "compare"),

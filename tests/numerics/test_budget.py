@@ -201,7 +201,7 @@ def test_random_projections_estimate_shares_within_their_standard_error() -> Non
     together, run = OutputBudget(), run_at(program, [x], errors_at(errors), forward=False)
     singles: list[Effect] = []
     for sample in range(100):
-        single = OutputBudget(samples=sample)  # the number of samples is the seed of the directions
+        single = OutputBudget(before=sample)
         for budget in (single, together):
             budget.add(run, 0, x + first + second, x, errors)
         singles += [effect for effect in single.effects() if effect.operator == 1]

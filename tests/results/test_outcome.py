@@ -15,6 +15,7 @@ from qnnsweep.tasks.errors import (
     DeviceError,
     EnvironmentUnusable,
     EvidenceError,
+    MachineFault,
     RequestError,
     RunnerFailed,
     ToolchainError,
@@ -222,7 +223,12 @@ ERRORS = {
         RuntimeError("a bug of ours"),
         KeyboardInterrupt(),
     ],
-    "infrastructure": [DeviceError("unplugged"), EvidenceError("damaged"), EnvironmentUnusable("disk full")],
+    "infrastructure": [
+        DeviceError("unplugged"),
+        EvidenceError("damaged"),
+        EnvironmentUnusable("disk full"),
+        MachineFault("lower failed twice: the worker was killed"),
+    ],
 }
 
 

@@ -9,7 +9,9 @@ import ctypes
 import fcntl
 import os
 import select
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
@@ -18,15 +20,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from qnnsweep.conf.units import MIB
-from qnnsweep.tasks.process_tree import adopt_orphans, die_with_parent, kill_descendants
+from qnnsweep.tasks.process_tree import adopt_orphans, die_with_parent, fork, kill_descendants
 from qnnsweep.tasks.toolchain.workers.messages import Ended, LogSoFar, Receiver, Request, Started, Unreadable, send
-from qnnsweep.tasks.toolchain.workers.output import SharedLog, WorkersLog, flush_native_output, set_log
+from qnnsweep.tasks.toolchain.workers.output import DUMP, SharedLog, WorkersLog, flush_native_output, set_log
 from qnnsweep.tasks.toolchain.workers.shared_files import mount_private_folder
 
 _PIPE_BYTES = MIB
 _MOST_READS = 8
 """More than enough to empty the pipe, so that a process that prints without end cannot hold up the guard."""
 _IOLBF = 1
+_DUMP_S = 1.0
 
 
 def guard(
@@ -44,13 +47,15 @@ def guard(
     with suppress(OSError):  # a user's pipes may be limited
         fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     guard_pid = os.getpid()
-    pid = os.fork()
-    if pid == 0:
+
+    def child() -> None:
         control.close()
         log_requests.close()
         os.close(reading)
         set_log(WorkersLog(log, guards_end))
         _run_child(guard_pid, scratch, writing, run)
+
+    pid = fork(child)
     os.close(writing)
     for connection in (guards_end, *passed):
         connection.close()
@@ -78,8 +83,10 @@ class _Guard:
             while (request := self._request()) is not None:
                 if request is Request.END:
                     return self._end(kill_descendants().get(self._pid))
+                if request is Request.DUMP:
+                    self._dump()
                 self._log.read_rest()
-                self._send(LogSoFar(self._log.contents()))
+                send(self._requests.connection, LogSoFar(self._log.contents()))
             if self._requests.at_end:
                 return None
             if self._child in ready:
@@ -103,16 +110,19 @@ class _Guard:
         except Unreadable as error:
             raise OSError("the caller's request cannot be read") from error
 
+    def _dump(self) -> None:
+        """Make the child write the stacks of its threads, and wait a moment for the first of what it writes."""
+        if self._child is not None:
+            signal.pidfd_send_signal(self._child, DUMP)
+            select.select(self._log.descriptors[:1], [], [], _DUMP_S)
+            time.sleep(_DUMP_S / 10)  # for the rest
+
     def _end(self, status: int | None) -> None:
         self._log.read_rest()
-        self._send(Ended(None if status is None else os.waitstatus_to_exitcode(status), self._log.contents()))
-
-    def _send(self, message: object) -> None:
-        os.set_blocking(self._requests.connection.fileno(), True)
-        try:
-            send(self._requests.connection, message)
-        finally:
-            os.set_blocking(self._requests.connection.fileno(), False)
+        send(
+            self._requests.connection,
+            Ended(None if status is None else os.waitstatus_to_exitcode(status), self._log.contents()),
+        )
 
 
 class _LogPipe:

@@ -4,11 +4,10 @@ import contextlib
 import os
 import signal
 import socket
-import threading
+import sys
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import send_handle
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from typing import Any
 
 from qnnsweep.tasks.toolchain.workers.memory import MemoryUsage, memory_usage
@@ -23,49 +22,92 @@ from qnnsweep.tasks.toolchain.workers.messages import (
     Returned,
     Started,
     Unreadable,
+    dumps,
     send,
 )
-from qnnsweep.tasks.toolchain.workers.program import serve_program
-from qnnsweep.tasks.toolchain.workers.server import ToolchainContext
-from qnnsweep.tasks.toolchain.workers.worker import Call, serve_call, serve_zygote
+from qnnsweep.tasks.toolchain.workers.server import ForkRequests
+from qnnsweep.tasks.toolchain.workers.worker import Call
 
 _EXIT_TIMEOUT_S = 5.0
 _NO_LOG = b"[qnnsweep: the log was lost, because its reader was killed or does not answer]\n"
 
 
+class ProcessKilled(Exception):
+    """A process was killed from outside: the worker, its guard, or the process from which it is forked."""
+
+
 class Process:
     """A process that runs one call, and its guard. No method waits longer than its timeout, whatever the call does."""
 
-    _shares = False
+    def __init__(
+        self, parent: ForkRequests, call: Call, timeout_s: float, *, shares: bool, stays: bool = False
+    ) -> None:
+        """Start the process and wait until its guard runs.
 
-    def __init__(self, answers: Connection, control: Connection) -> None:
-        self._answers = Receiver(answers)
-        self._control = Receiver(control)
+        `parent`: what forks the process. `shares`: whether the process shares most of its memory with its parent.
+        `stays`: whether the process is a zygote, which stays after its call. Raises ProcessKilled if the parent has
+        ended, and TimeoutError if it does not answer.
+        """
+        answers, sending = Pipe(duplex=False)
+        control, guards_end = Pipe()
+        ours, theirs = socket.socketpair() if stays else (None, None)
+        self.forks = None if ours is None else ForkRequests(ours)
+        """What forks this process, if it is a zygote."""
+        self._shares = shares
+        self._answers, self._control = Receiver(answers), Receiver(control)
         self._guard_pid: int | None = None
         self._log: bytes | None = None
         self._ended: Ended | None = None
+        until, message = time.monotonic() + timeout_s, (sys.path, call.scratch, dumps(call))
+        try:
+            with contextlib.ExitStack() as ends:
+                passed = [ends.enter_context(end) for end in (guards_end, sending, theirs) if end is not None]
+                parent.fork(b"z" if stays else b"c", *passed)
+            send(control, message, until)
+            self._wait_for_start(until)
+        except TimeoutError:
+            self.close()
+            raise
+        except (OSError, EOFError) as error:
+            self.close()
+            raise ProcessKilled("the process that forks the worker was killed") from error
+
+    def _wait_for_start(self, until: float) -> None:
+        while self._guard_pid is None:
+            if self._control.at_end:
+                raise EOFError("the fork ended before it could run the call")
+            if not self._wait(until, answers=False):
+                raise TimeoutError("the process that forks does not answer")
+            self._receive_control()
 
     def next(self, timeout_s: float) -> Message | None:
-        """Return the next message; None if there is none within `timeout_s`."""
+        """Return the next message; None if there is none within `timeout_s`. Raises ProcessKilled."""
         until = time.monotonic() + timeout_s
         while True:
             # In this order: whatever a process has sent can be received when its guard reports its end.
             self._receive_control()
             if (answer := self._answer()) is not None:
                 return answer
-            if self._control.at_end or self._ended is not None:
-                return self._ended or Ended(self._exit_code(), _NO_LOG)
+            if self._ended is not None:
+                if self._ended.exit_code == -signal.SIGKILL:
+                    raise ProcessKilled("the worker was killed (often by the kernel's out-of-memory killer)")
+                return self._ended
+            if self._control.at_end:
+                raise ProcessKilled("the guard of the worker was killed")
             if not self._wait(until):
                 return None
 
     def memory_usage(self) -> MemoryUsage:
         return memory_usage(self._guard_pid, shares=self._shares)
 
-    def log(self) -> bytes:
-        """Return the log: until now, or until the end if the process has ended."""
+    def log(self, *, stacks: bool = False) -> bytes:
+        """Return the log: until now, or until the end if the process has ended.
+
+        `stacks`: whether the process first writes the stacks of its threads to the log.
+        """
         if self._ended is None and not self._control.connection.closed:
             self._log = None
-            self._exchange(Request.LOG, lambda: self._log is not None)
+            self._exchange(Request.DUMP if stacks else Request.LOG, lambda: self._log is not None)
         return _NO_LOG if self._log is None else self._log
 
     def close(self) -> None:
@@ -77,10 +119,8 @@ class Process:
                 os.kill(self._guard_pid, signal.SIGKILL)
         self._answers.close()
         self._control.close()
-
-    def _exit_code(self) -> int | None:
-        """Return the exit code of a guard that was killed; None if it is unknown."""
-        return None
+        if self.forks is not None:
+            self.forks.close()
 
     def _answer(self) -> Message | None:
         try:
@@ -107,7 +147,7 @@ class Process:
         """Send a request to the guard, and wait for the answer. Return whether it came in time."""
         until = time.monotonic() + _EXIT_TIMEOUT_S
         with contextlib.suppress(OSError):  # the guard is dead
-            send(self._control.connection, request)
+            send(self._control.connection, request, until)
         while True:
             self._receive_control()
             if is_answered():
@@ -121,92 +161,3 @@ class Process:
         receivers = [self._control, *([self._answers] if answers else [])]
         connections = [receiver.connection for receiver in receivers if not receiver.at_end]
         return remaining_s > 0 and bool(wait(connections, remaining_s))
-
-
-class Worker(Process):
-    """A process that the fork server forks for one call."""
-
-    def __init__(self, context: ToolchainContext, call: Call) -> None:
-        answers, sending = context.Pipe(duplex=False)
-        control, guards_end = context.Pipe(duplex=True)
-        super().__init__(answers, control)
-        self._start(context, serve_call, (guards_end, sending), call)
-
-    def close(self) -> None:
-        super().close()
-        self._process.kill()
-        self._process.join(_EXIT_TIMEOUT_S)
-
-    def _start(self, context: ToolchainContext, target: Any, passed: tuple[Connection, ...], call: Call) -> None:
-        self._process = context.Process(target=target, args=(*passed, call), daemon=False)
-        context.start(self._process)
-        self._guard_pid = self._process.pid
-        for end in passed:
-            end.close()
-
-    def _exit_code(self) -> int | None:
-        self._process.join(_EXIT_TIMEOUT_S)
-        return self._process.exitcode
-
-
-class ZygoteWorker(Worker):
-    """A worker that does not end after its call. Every fork of it has the value that the call returned."""
-
-    def __init__(self, context: ToolchainContext, call: Call) -> None:
-        answers, sending = context.Pipe(duplex=False)
-        control, guards_end = context.Pipe(duplex=True)
-        self._requests, zygotes_end = context.Pipe(duplex=True)
-        self._fork_lock = threading.Lock()
-        Process.__init__(self, answers, control)
-        self._start(context, serve_zygote, (guards_end, sending, zygotes_end), call)
-
-    def fork(self, context: ToolchainContext, call: Call, timeout_s: float) -> "Fork":
-        """Start a call; the zygote's value is its first argument. Raises OSError or EOFError if the zygote is dead."""
-        answers, sending = context.Pipe(duplex=False)
-        control, guards_end = context.Pipe(duplex=True)
-        fork = Fork(answers, control)
-        try:
-            assert self._process.pid is not None, "started"
-            with self._fork_lock, sending, guards_end:
-                self._requests.send(call)
-                for end in (sending, guards_end):
-                    send_handle(self._requests, end.fileno(), self._process.pid)
-            fork.wait_for_start(timeout_s)
-        except (OSError, EOFError):
-            fork.close()
-            raise
-        return fork
-
-    def close(self) -> None:
-        super().close()
-        self._requests.close()
-
-
-class Fork(Process):
-    """A call in a fork of a zygote."""
-
-    _shares = True
-
-    def wait_for_start(self, timeout_s: float) -> None:
-        """Wait until the fork's guard runs. Raises EOFError if it ended before, and TimeoutError."""
-        until = time.monotonic() + timeout_s
-        while self._guard_pid is None:
-            if self._control.at_end:
-                raise EOFError("the fork ended before it could run the call")
-            if not self._wait(until, answers=False):
-                raise TimeoutError("the zygote does not answer")
-            self._receive_control()
-
-
-def start_program(
-    context: ToolchainContext, caller: socket.socket, stdout: Connection, stderr: Connection
-) -> Callable[[], None]:
-    """See `WorkerPool.program_starter`."""
-    process = context.Process(target=serve_program, args=(caller, stdout, stderr), daemon=False)
-    context.start(process)
-
-    def end() -> None:
-        process.kill()
-        process.join(_EXIT_TIMEOUT_S)
-
-    return end

@@ -5,8 +5,11 @@ Messages are pickled and sent through pipes. Foreign code in the process may wri
 receiver never waits for the rest of a message, and accepts only messages of a limited size.
 """
 
+import math
 import os
+import select
 import struct
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -70,6 +73,7 @@ class Request(Enum):
     """What a caller asks of a guard. If the caller closes the connection, the guard ends the call without a message."""
 
     LOG = "send the log"
+    DUMP = "make the process write the stacks of its threads to the log"
     END = "end the call, and send its log"
 
 
@@ -81,13 +85,33 @@ class Unreadable(Exception):
     """What was received is not a message."""
 
 
-def send(connection: Connection, message: object) -> None:
-    """Send one message. Raises OSError if the receiver has ended."""
-    data = bytes(ForkingPickler.dumps(message))
+def send(connection: Connection, message: object, until: float = math.inf) -> None:
+    """Send one message. Raises OSError if the receiver has ended, or does not read until the monotonic time `until`."""
+    data = dumps(message)
     for part in (_LENGTH.pack(len(data)), data):
         rest = memoryview(part)
         while rest:
-            rest = rest[os.write(connection.fileno(), rest) :]
+            try:
+                rest = rest[os.write(connection.fileno(), rest) :]
+            except BlockingIOError:
+                _wait_for_room(connection, until)
+
+
+def _wait_for_room(connection: Connection, until: float) -> None:
+    poller = select.poll()
+    poller.register(connection.fileno(), select.POLLOUT)
+    if not poller.poll(None if until == math.inf else max(0.0, until - time.monotonic()) * 1000):
+        raise TimeoutError("the receiver of a message does not read it")
+
+
+def dumps(message: object) -> bytes:
+    """Return a message as bytes: like `Connection.send`."""
+    return bytes(ForkingPickler.dumps(message))
+
+
+def loads(data: bytes) -> Any:
+    """Return the message that `dumps` made: like `Connection.recv`."""
+    return cast(Any, ForkingPickler).loads(data)
 
 
 class Receiver:
@@ -108,7 +132,7 @@ class Receiver:
         data = bytes(self._received[_LENGTH.size : end])
         del self._received[:end]
         try:
-            return cast(Any, ForkingPickler).loads(data)  # like Connection.recv
+            return loads(data)
         except Exception as error:  # foreign code may have written anything
             raise Unreadable(f"{type(error).__name__}: {error}") from error
 

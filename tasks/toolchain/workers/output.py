@@ -7,12 +7,15 @@ prints without end fills neither memory nor disk.
 import ctypes
 import mmap
 import os
+import signal
 import sys
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from qnnsweep.conf.units import MIB
 
+DUMP = signal.SIGUSR1
+"""The signal that makes a worker or a fork server write the stacks of its threads to its log."""
 LOG_BYTES = 8 * MIB
 """How much of a log is stored: the first half and the last half of this number of bytes."""
 _COUNT_BYTES = 8

@@ -8,9 +8,7 @@ which is a worker that has done this computation already.
 
 import contextlib
 import copy
-import os
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -19,26 +17,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
-from qnnsweep.tasks.errors import EnvironmentUnusable, ToolchainError
 from qnnsweep.tasks.records import Toolchain
-from qnnsweep.tasks.toolchain.workers.handle import Worker, ZygoteWorker, start_program
-from qnnsweep.tasks.toolchain.workers.supervisor import CallResult, Subject, Supervisor
+from qnnsweep.tasks.toolchain.workers.handle import Process, ProcessKilled
+from qnnsweep.tasks.toolchain.workers.supervisor import START_S, CallResult, Subject, Supervisor, again_if_killed
 from qnnsweep.tasks.toolchain.workers.worker import Call
 
 Result = TypeVar("Result")
-
-_LONGEST_TEMPORARY = 107 - len("/pymp-12345678/listener-12345678")
-"""The most bytes that the temporary folder's path may have. The path of the fork server's socket in it may have 107."""
-
-
-def check_temporary_folder() -> None:
-    """Raise EnvironmentUnusable if the temporary folder's path is too long for the fork server's socket in it."""
-    folder = tempfile.gettempdir()
-    if len(os.fsencode(folder)) > _LONGEST_TEMPORARY:
-        raise EnvironmentUnusable(
-            f"TMPDIR={folder}: too long for the sockets below it",
-            remedy=f"set TMPDIR to a folder whose path has at most {_LONGEST_TEMPORARY} bytes",
-        )
 
 
 class WorkerPool:
@@ -59,20 +43,23 @@ class WorkerPool:
         return pool
 
     @property
+    def parallel(self) -> int:
+        """The most calls that run at once."""
+        return self._supervisor.scheduler.parallel
+
+    @property
     def toolchain(self) -> str:
         """The name of the toolchain that the workers use."""
         return self._supervisor.toolchain
 
-    def of_toolchain(
-        self, name: str, environment: dict[str, str], identity: Toolchain, *, is_prepared: bool
-    ) -> "WorkerPool":
+    def of_toolchain(self, name: str, environment: dict[str, str], identity: Toolchain) -> "WorkerPool":
         """Return workers of another toolchain, which share the limits of this pool."""
-        changed = replace(self._supervisor, environment=environment, toolchain=name, is_prepared=is_prepared)
+        changed = replace(self._supervisor, environment=environment, toolchain=name)
         return WorkerPool(identity, changed)
 
     def warm_up(self) -> None:
         """Start the fork server before the first call needs it. Does not wait for its imports."""
-        self._supervisor.start_server()
+        self._supervisor.server().started()
 
     def program_starter(
         self, environment: Mapping[str, str]
@@ -86,8 +73,8 @@ class WorkerPool:
         return self._start_program if environment == self._supervisor.environment else None
 
     def _start_program(self, caller: socket.socket, stdout: Connection, stderr: Connection) -> Callable[[], None]:
-        context = self._supervisor.start_server(compiles=False)
-        return start_program(context, caller, stdout, stderr)
+        self._supervisor.server(compiles=False).started().fork(b"p", caller, stdout, stderr)
+        return lambda: None  # the supervisor ends by itself when its caller has ended
 
     def call(
         self,
@@ -101,18 +88,20 @@ class WorkerPool:
         """Run `function(*arguments)` in a worker whose working directory is a scratch folder of its own.
 
         `urgent`: whether the call starts before all calls that are not urgent.
-        `compiles`: see `Supervisor.start_server`.
+        `compiles`: see `Supervisor.server`.
         Raises the function's own RequestError, EnvironmentUnusable or EvidenceError. If the function fails for
         any other reason, raises ToolchainError with the cause and the last log lines.
         """
         supervisor = self._supervisor
-        with supervisor.slot(stage, subject, urgent=urgent), supervisor.scratch(stage) as scratch:
+        with supervisor.slot(stage, subject, urgent=urgent):
             self._on_start()
             supervisor.count(stage)
-            context = supervisor.start_server(compiles=compiles)
-            start = time.monotonic()
-            worker = Worker(context, Call(scratch=scratch, function=function, arguments=arguments))
-            return supervisor.follow(worker, stage, subject, start)
+            server = supervisor.server(compiles=compiles)
+
+            def start(scratch: Path) -> Process:
+                return supervisor.start(server, Call(scratch=scratch, function=function, arguments=arguments))
+
+            return again_if_killed(stage, lambda: supervisor.run(stage, subject, start))
 
     @contextlib.contextmanager
     def zygote(
@@ -164,7 +153,7 @@ class Zygote:
         self._call = call
         self._log = b""
         self._starting = threading.Lock()
-        self._started: ZygoteWorker | Exception | None = None
+        self._started: Process | Exception | None = None
         self._resources = contextlib.ExitStack()
 
     def call(
@@ -179,47 +168,63 @@ class Zygote:
 
         The call's log begins with a copy of the zygote's log. Everything else is as in `WorkerPool.call`.
         """
-        worker = self._worker(on_start)
         supervisor = self._supervisor
-        # Urgent: the zygote holds memory until its last call has returned.
-        with supervisor.slot(stage, subject, urgent=True), supervisor.scratch(stage) as scratch:
-            on_start()
-            supervisor.count(stage)
-            start = time.monotonic()
-            try:
-                forked = Call(scratch=scratch, function=function, arguments=arguments)
-                fork = worker.fork(supervisor.context, forked, supervisor.deadline_s)
-            except (OSError, EOFError) as error:
-                why = f"{stage} failed: the process from which it had to be forked was killed; run again"
-                raise ToolchainError(why, stage=stage, cause="killed", log=None) from error
-            return supervisor.follow(fork, stage, subject, start, log=self._log)
+
+        def attempt() -> CallResult[Result]:
+            worker = self._worker(on_start)
+            # Urgent: the zygote holds memory until its last call has returned.
+            with supervisor.slot(stage, subject, urgent=True):
+                on_start()
+                supervisor.count(stage)
+
+                def start(scratch: Path) -> Process:
+                    return self._fork(worker, Call(scratch=scratch, function=function, arguments=arguments))
+
+                return supervisor.run(stage, subject, start, log=self._log)
+
+        return again_if_killed(stage, attempt)
 
     def close(self) -> None:
         """End the worker and release its memory."""
         self._resources.close()
 
-    def _worker(self, on_start: Callable[[], None]) -> ZygoteWorker:
+    def _worker(self, on_start: Callable[[], None]) -> Process:
         """Return the worker. The first call starts it; others wait. If the start fails, every call raises the error."""
         with self._starting:
             if self._started is None:
                 try:
-                    self._started = self._start(on_start)
+                    self._started = again_if_killed(self._stage, lambda: self._start(on_start))
                 except Exception as error:  # noqa: BLE001 - every call raises the error, whatever it is
                     self._started = error
         if isinstance(self._started, Exception):
             raise self._started
         return self._started
 
-    def _start(self, on_start: Callable[[], None]) -> ZygoteWorker:
+    def _forget(self, worker: Process) -> None:
+        """Release a worker that was killed, so that the next call starts another one."""
+        with self._starting:
+            if self._started is worker:
+                self._started = None
+                self._resources.close()
+
+    def _fork(self, worker: Process, call: Call) -> Process:
+        """Start a call in a fork of the worker. A worker that was killed is forgotten. Raises ProcessKilled."""
+        assert worker.forks is not None, "a zygote"
+        try:
+            return Process(worker.forks, call, START_S, shares=True)
+        except (TimeoutError, ProcessKilled) as error:
+            self._forget(worker)
+            raise ProcessKilled("the process that forks the worker was killed or does not answer") from error
+
+    def _start(self, on_start: Callable[[], None]) -> Process:
         supervisor = self._supervisor
         with contextlib.ExitStack() as resources:
             with supervisor.slot(self._stage, self.subject, urgent=False):
                 on_start()
-                supervisor.start_server()
                 scratch = resources.enter_context(supervisor.scratch(self._stage))
+                worker = supervisor.start(supervisor.server(), replace(self._call, scratch=scratch), stays=True)
+                resources.enter_context(contextlib.closing(worker))
                 start = time.monotonic()
-                zygote = ZygoteWorker(supervisor.context, replace(self._call, scratch=scratch))
-                worker = resources.enter_context(contextlib.closing(zygote))
                 supervisor.follow(worker, self._stage, self.subject, start, stays=True)
                 self._log = worker.log()
                 self.seconds = time.monotonic() - start

@@ -5,21 +5,22 @@
 
 import os
 import runpy
-import socket
 import sys
 import traceback
-from multiprocessing.connection import Connection
 from typing import Any
 
 from qnnsweep.tasks.process_tree import supervise
 from qnnsweep.tasks.toolchain.workers.output import flush_native_output
 
 
-def serve_program(caller: socket.socket, stdout: Connection, stderr: Connection) -> None:
-    """Supervise the program of the request that `caller` sends. `stdout` and `stderr` get its output."""
-    for descriptor, file in enumerate((caller, stdout, stderr)):
-        os.dup2(file.fileno(), descriptor)
-        file.close()
+def serve_program(caller: int, stdout: int, stderr: int) -> None:
+    """Supervise the program of the request that the socket `caller` sends. `stdout` and `stderr` get its output.
+
+    All three are descriptors.
+    """
+    for descriptor, passed in enumerate((caller, stdout, stderr)):
+        os.dup2(passed, descriptor)
+        os.close(passed)
     os.setsid()
     supervise(_run)
 

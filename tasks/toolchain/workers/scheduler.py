@@ -35,7 +35,7 @@ class Scheduler:
     """
 
     def __init__(self, *, parallel: int, memory_bytes: int) -> None:
-        self._parallel = parallel
+        self.parallel = parallel
         self._memory_bytes = memory_bytes
         self._guard = threading.Lock()
         self._numbers = itertools.count()
@@ -75,7 +75,7 @@ class Scheduler:
     def _grant(self) -> None:
         """Grant slots in the order of rank. A call that has to wait for memory does not hold up smaller calls."""
         passed: list[_Waiting] = []
-        while self._waiting and self._running < self._parallel:
+        while self._waiting and self._running < self.parallel:
             best = heapq.heappop(self._waiting)
             if self._running and self._reserved_bytes + best.need_bytes > self._memory_bytes:
                 passed.append(best)

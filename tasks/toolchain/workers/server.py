@@ -1,113 +1,132 @@
-"""The fork servers of the workers, one per toolchain: their start and their end."""
+"""The fork servers of the workers, one per toolchain: the program, and its start by the caller.
 
-import atexit
-import contextlib
+As a program, this module imports what all calls need. Then it forks a process for each request of its caller
+(`worker.serve_requests`), until the caller ends.
+"""
+
+import faulthandler
+import gc
+import importlib
 import os
-import shutil
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from multiprocessing import forkserver, spawn
-from multiprocessing.context import ForkServerContext
-from multiprocessing.process import BaseProcess
-from multiprocessing.util import get_temp_dir
-from typing import Any
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import IO, Any, Literal
 
-from qnnsweep.tasks.environment import changed_environment
+from qnnsweep.tasks.toolchain.workers.output import DUMP
 
+Kind = Literal[b"c", b"z", b"p"]
+"""The kinds of processes that can be requested; see `worker.serve_requests`."""
 _PRELOAD, _PRELOAD_SMALL = "qnnsweep.tasks.toolchain.preload", "qnnsweep.tasks.toolchain.preload_small"
-_SOCKET_FOLDER = "QNNSWEEP_SOCKET_FOLDER"
-"""The environment variable with the folder of the fork server's socket."""
 
 
-class ToolchainContext(ForkServerContext):
-    """A context whose processes are forked by the fork server of one toolchain.
+class ForkRequests:
+    """The caller's end of the connection to a process that forks: a fork server or a zygote. Is thread-safe."""
 
-    A prepared toolchain has servers of its own, because the dynamic linker reads the environment only once. All
-    contexts with equal environments share a server. The default toolchain has the server of Python's own context.
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def fork(self, kind: Kind, *ends: Connection | socket.socket) -> None:
+        """Request a process, which gets the connections `ends`. Raises OSError if the process that forks has ended."""
+        with self._lock:
+            socket.send_fds(self._connection, [kind], [end.fileno() for end in ends])
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class ForkServer:
+    """The fork server of one environment, as its caller sees it. Is thread-safe.
+
+    A prepared toolchain has servers of its own, because the dynamic linker reads the environment only once.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None, *, compiles: bool = True) -> None:
-        """`environment`: the variables of a prepared toolchain; None for the default toolchain.
+    def __init__(self, environment: Mapping[str, str], modules: Sequence[str], *, compiles: bool) -> None:
+        """`environment`: the variables of the toolchain. `modules`: what is imported after the toolchain's modules.
 
         `compiles`: whether the server imports everything that a compilation needs, or only what a comparison needs.
         """
-        super().__init__()
-        self._preload = _PRELOAD if compiles else _PRELOAD_SMALL
-        with _servers_lock:
-            variables = None if environment is None else tuple(sorted(environment.items()))
-            self.server = _servers.setdefault((compiles, variables), forkserver.ForkServer())
+        self._environment = dict(environment)
+        self._modules = (_PRELOAD if compiles else _PRELOAD_SMALL, *modules)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log: IO[bytes] | None = None
+        self._requests: ForkRequests | None = None
 
     @property
     def is_started(self) -> bool:
-        """Whether the fork server has been started."""
-        return self.server._forkserver_pid is not None
+        """Whether the server has been started, and has not been killed."""
+        return self._process is not None and self._process.poll() is None
 
-    def start_server(self, modules: Sequence[str]) -> None:
-        """Start the fork server in the environment of this process, unless it runs already. See `start_server`."""
-        self.server.set_forkserver_preload([self._preload, *modules])
-        self.server.ensure_running()
+    def started(self) -> ForkRequests:
+        """Start the server unless it runs already. Does not wait for its imports."""
+        with self._lock:
+            if self._requests is not None and not self.is_started:  # it was killed
+                self._requests.close()
+                self._requests = None
+            if self._requests is None:
+                self._requests = self._start()
+            return self._requests
 
-    def start(self, process: BaseProcess) -> None:
-        """Start a process that this context created."""
-        _selected.server = self.server
-        try:
-            process.start()
-        finally:
-            del _selected.server
+    def _start(self) -> ForkRequests:
+        ours, theirs = socket.socketpair()
+        if self._log is None:
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this process
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), *self._modules],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                env={**os.environ, **self._environment},
+                start_new_session=True,  # a signal to the caller's process group does not end it
+            )
+        return ForkRequests(ours)
+
+    def stacks(self, within_s: float) -> str:
+        """Return the stacks of the server's threads, for the log of a wait that was too long."""
+        if self._process is None or self._log is None:
+            return ""
+        start = os.fstat(self._log.fileno()).st_size
+        with suppress(OSError):
+            self._process.send_signal(DUMP)
+        with suppress(subprocess.TimeoutExpired):  # the server goes on: this waits for its answer
+            self._process.wait(within_s)
+        return os.pread(self._log.fileno(), 1 << 16, start).decode(errors="replace")
 
 
-_DEFAULT_SERVER = forkserver._forkserver  # type: ignore[attr-defined]
-_servers: dict[tuple[bool, tuple[tuple[str, str], ...] | None], Any] = {(True, None): _DEFAULT_SERVER}
+_servers: dict[Any, ForkServer] = {}
 _servers_lock = threading.Lock()
-_start_lock = threading.Lock()
-_selected = threading.local()
 
 
-def _connect_to_new_process(fds: list[int]) -> tuple[int, int]:
-    """Ask the fork server that this thread selected for a process. Python would always ask its only server."""
-    return getattr(_selected, "server", _DEFAULT_SERVER).connect_to_new_process(fds)
+def fork_server(environment: Mapping[str, str], modules: Sequence[str] = (), *, compiles: bool = True) -> ForkServer:
+    """Return the fork server of these variables, which all users in this process share; see `ForkServer`."""
+    key = compiles, tuple(sorted(environment.items()))
+    with _servers_lock:
+        return _servers.setdefault(key, ForkServer(environment, modules, compiles=compiles))
 
 
-forkserver.connect_to_new_process = _connect_to_new_process
-_preparation_data = spawn.get_preparation_data
+def main() -> None:
+    """Import the modules of the arguments, and serve requests."""
+    connection, *modules = sys.argv[1:]
+    faulthandler.register(DUMP, file=2)
+    gc.disable()  # what is imported stays, so a fifth of the time of the imports would go to vain collections
+    for module in modules:
+        with suppress(Exception):  # an import that fails here fails again in the worker, whose log has the error
+            importlib.import_module(module)
+    from qnnsweep.tasks.toolchain.workers.worker import serve_requests
+
+    gc.enable()
+    serve_requests(socket.socket(fileno=int(connection)))
+    os._exit(0)  # at once: freeing all modules takes seconds
 
 
-def _preparation_data_without_main(name: str) -> dict[str, Any]:
-    """Return what a new process needs. No call needs the caller's main module, whose import would take a while."""
-    data = _preparation_data(name)
-    if hasattr(_selected, "server"):
-        for key in ("init_main_from_name", "init_main_from_path"):
-            data.pop(key, None)
-    return data
-
-
-spawn.get_preparation_data = _preparation_data_without_main
-
-
-def start_server(context: ToolchainContext, environment: Mapping[str, str], modules: Sequence[str]) -> None:
-    """Start the context's fork server unless it runs already. For a moment, the environment of this process changes.
-
-    `modules`: what the server imports after the modules of the toolchain.
-    """
-    # PYTHONSAFEPATH: a folder `tasks` in the user's working directory must not be imported.
-    changes = {**environment, "PYTHONSAFEPATH": "1", _SOCKET_FOLDER: get_temp_dir()}
-    with _start_lock, changed_environment(changes):
-        context.start_server(modules)
-
-
-def end_with_caller() -> None:
-    """Make this process, if it is the fork server, remove the folder of its socket when it ends.
-
-    It ends when its caller and all workers have ended. A caller that is killed cannot remove the folder itself.
-    """
-    folder = os.environ.pop(_SOCKET_FOLDER, None)
-    if folder is not None:
-        with contextlib.suppress(PermissionError):  # it leads a session already
-            os.setsid()  # a signal to the caller's process group does not end the server, which has to tidy up
-        atexit.register(_tidy_up, os.getpid(), folder)
-
-
-def _tidy_up(server_pid: int, folder: str) -> None:
-    if os.getpid() == server_pid:
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(0)  # at once: freeing all modules takes seconds
+if __name__ == "__main__":
+    main()

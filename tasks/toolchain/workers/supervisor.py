@@ -4,28 +4,34 @@ import contextlib
 import signal
 import threading
 import time
+import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.conf.units import GIB, KIB
-from qnnsweep.tasks.errors import ToolchainError
+from qnnsweep.tasks.errors import MachineFault, ToolchainError
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.workers.handle import Process
+from qnnsweep.tasks.toolchain.workers.handle import Process, ProcessKilled
 from qnnsweep.tasks.toolchain.workers.memory import MemoryLimit
 from qnnsweep.tasks.toolchain.workers.messages import Ended, Message, Raised, Refused, Returned
 from qnnsweep.tasks.toolchain.workers.scheduler import CostEstimate, Scheduler
-from qnnsweep.tasks.toolchain.workers.server import ToolchainContext, start_server
+from qnnsweep.tasks.toolchain.workers.server import ForkServer, fork_server
+from qnnsweep.tasks.toolchain.workers.worker import Call
 
 Result = TypeVar("Result")
 
 _POLL_S = 0.1
 _TAIL_LINES = 12
 _TAIL_BYTES = 64 * KIB
+_STACKS_S = 1.0
+START_S = 300.0
+"""How long a caller waits for the start of a worker. The fork server may still import the toolchain."""
+_MOST_FRAMES = 12
 
 Subject = tuple[str, ...]
 """What a call works on: the names of a model, a scheme, a backend and an SoC, as far as the call depends on them."""
@@ -73,23 +79,13 @@ class Supervisor:
     """The expected costs of calls, by stage and subject."""
     toolchain: str = DEFAULT_TOOLCHAIN
     """The name of the toolchain that the workers use."""
-    is_prepared: bool = False
-    """Whether `qnnsweep toolchain add` prepared the toolchain. Its workers then have a fork server of their own."""
     modules: tuple[str, ...] = ()
     """Modules of calls that the fork server imports once, in addition to those of the toolchain."""
     calls: Counter[str] = field(default_factory=Counter, init=False)
     """The number of calls per stage. Zygotes are not counted."""
     costs: list[CallCost] = field(default_factory=list, init=False)
     """The costs of all calls, zygotes included, in the order in which the calls ended."""
-    context: ToolchainContext = field(init=False)
-    """The context of calls that may compile."""
-    _small_context: ToolchainContext = field(init=False)
     _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
-
-    def __post_init__(self) -> None:
-        environment = self.environment if self.is_prepared else None
-        self.context = ToolchainContext(environment)
-        self._small_context = ToolchainContext(environment, compiles=False)
 
     def slot(self, stage: str, subject: Subject, *, urgent: bool) -> contextlib.AbstractContextManager[None]:
         """Wait for a core and the memory that the call is expected to need."""
@@ -105,15 +101,31 @@ class Supervisor:
         with self._guard:
             self.calls[stage] += 1
 
-    def start_server(self, *, compiles: bool = True) -> ToolchainContext:
-        """Start a fork server unless it runs already, and return its context.
+    def server(self, *, compiles: bool = True) -> ForkServer:
+        """Return the fork server of a call.
 
         `compiles`: whether a worker may compile. If not, the server that compiles is used only if it has been started.
         """
-        context = self.context if compiles or self.context.is_started else self._small_context
-        with self._guard:
-            start_server(context, self.environment, self.modules)
-        return context
+        server = fork_server(self.environment, self.modules)
+        return server if compiles or server.is_started else fork_server(self.environment, self.modules, compiles=False)
+
+    def start(self, server: ForkServer, call: Call, *, stays: bool = False) -> Process:
+        """Start a worker from a fork server. Raises ProcessKilled, and MachineFault if the server does not answer."""
+        try:
+            return Process(server.started(), call, START_S, shares=False, stays=stays)
+        except TimeoutError as error:
+            stacks = f"{_stacks()}{server.stacks(_STACKS_S)}"
+            raise MachineFault(f"{error} within {START_S:g} s\n{stacks}") from error
+
+    def run(
+        self, stage: str, subject: Subject, start: Callable[[Path], Process], *, log: bytes = b""
+    ) -> CallResult[Any]:
+        """Run a call in a process that `start` starts, with a scratch folder, and end the process.
+
+        `log`: what precedes the log of the process. Raises ProcessKilled.
+        """
+        with self.scratch(stage) as scratch:
+            return self.follow(start(scratch), stage, subject, time.monotonic(), log=log)
 
     def follow(
         self, process: Process, stage: str, subject: Subject, start: float, *, stays: bool = False, log: bytes = b""
@@ -121,9 +133,11 @@ class Supervisor:
         """Wait until the process answers, ends or exceeds a limit. Then end the process, unless `stays` is true.
 
         `start`: the monotonic time at which the call began. `log`: what precedes the log of the process.
+        Raises ProcessKilled if the process is killed from outside.
         """
         peak, limit = 0, MemoryLimit(self.memory_bytes)
         outcome: Message | _LimitExceeded | None = None
+        tail = stacks = ""
         try:
             while outcome is None:
                 outcome = process.next(_POLL_S)
@@ -131,17 +145,22 @@ class Supervisor:
                 peak = max(peak, usage.own_bytes)
                 if outcome is None and time.monotonic() - start > self.deadline_s:
                     outcome = _LimitExceeded("deadline", f"deadline of {self.deadline_s:g} s")
+                    tail, stacks = _tail(process.log()), _stacks()
+                    process.log(stacks=True)
                 elif outcome is None and limit.is_exceeded(usage):
                     outcome = _LimitExceeded("memory limit", f"memory limit of {self.memory_bytes / GIB:g} GiB")
+                    tail = _tail(process.log())
         finally:
-            if not stays:
+            if not stays or isinstance(outcome, _LimitExceeded):
                 process.close()
-        seconds = time.monotonic() - start
-        self.costs.append(
-            CallCost(stage=stage, subject=subject, toolchain=self.toolchain, seconds=seconds, peak_bytes=peak)
-        )
+            seconds = time.monotonic() - start
+            with self._guard:
+                self.costs.append(
+                    CallCost(stage=stage, subject=subject, toolchain=self.toolchain, seconds=seconds, peak_bytes=peak)
+                )
+        assert outcome is not None, "the loop ends with an outcome"
         log += process.log()
-        stored_log = self.store.put_bytes(log)
+        stored_log = self.store.put_bytes(log + stacks.encode())
         ended_by = None
         match outcome:
             case Returned(value):
@@ -150,21 +169,35 @@ class Supervisor:
                 raise error
             case Raised(cause, text):
                 why = f"{cause}: {text}"
+            case _LimitExceeded(cause, text):
+                why = f"{text}\n{tail}"
             case Ended(exit_code):
                 cause, text, ended_by = _describe_end(exit_code)
                 why = f"{text}\n{_tail(log)}"
-            case _LimitExceeded(cause, text):
-                why = f"{text}\n{_tail(log)}"
         message = f"{stage} failed: {why}".rstrip()
         raise ToolchainError(message, stage=stage, cause=cause, signal=ended_by, log=stored_log.sha256)
+
+
+def again_if_killed(stage: str, attempt: Callable[[], Result]) -> Result:
+    """Return what `attempt` returns. If a process is killed from outside, try once more; then raise MachineFault."""
+    with contextlib.suppress(ProcessKilled):
+        return attempt()
+    try:
+        return attempt()
+    except ProcessKilled as error:
+        raise MachineFault(f"{stage} failed twice: {error}") from error
 
 
 def _describe_end(exit_code: int | None) -> tuple[str, str, signal.Signals | None]:
     if exit_code is None or exit_code >= 0:
         return "exit", f"exit code {exit_code} without an answer", None
     number = signal.Signals(-exit_code)
-    hint = " (often the kernel's out-of-memory killer)" if number is signal.SIGKILL else ""
-    return number.name, f"{number.name}{hint}", number
+    return number.name, number.name, number
+
+
+def _stacks() -> str:
+    """Return the stack of this thread, which waits."""
+    return "".join(["\n[qnnsweep: the process that waited was here]\n", *traceback.format_stack(limit=_MOST_FRAMES)])
 
 
 def _tail(log: bytes) -> str:

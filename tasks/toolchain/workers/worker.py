@@ -1,24 +1,31 @@
 """The code that runs in a worker process: its call, and its answer.
 
-A worker is forked from Python's fork server for one call. A zygote is a worker that stays alive after its call. Its
-forks then run later calls, which need the value that the zygote's call returned. A guard (`guard.py`) is the parent of
-every worker and of every fork.
+A worker is forked from a fork server for one call. A zygote is a worker that stays alive after its call. It serves
+requests like a fork server, and its forks run later calls, which need the value that the zygote's call returned. A
+guard (`guard.py`) is the parent of every worker and of every fork.
 """
 
 import gc
 import os
+import socket
+import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import recv_handle
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, MachineFault, RequestError, shortage_behind
+from qnnsweep.tasks.process_tree import fork
 from qnnsweep.tasks.toolchain.workers.guard import guard
-from qnnsweep.tasks.toolchain.workers.messages import Answer, Raised, Refused, Returned, send
+from qnnsweep.tasks.toolchain.workers.messages import Answer, Raised, Receiver, Refused, Returned, loads, send
 from qnnsweep.tasks.toolchain.workers.output import flush_native_output
+from qnnsweep.tasks.toolchain.workers.program import serve_program
+
+_MOST_DESCRIPTORS = 3
+"""The most connections of a process that is requested."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,60 +37,84 @@ class Call:
     arguments: tuple[Any, ...]
 
 
-def serve_call(control: Connection, answers: Connection, call: Call) -> None:
-    """Run one call in a child process, and send its answer."""
-    guard(control, call.scratch, lambda: send(answers, _answer(call.function, call.arguments)), (answers,))
+def serve_requests(requests: socket.socket, value: tuple[Any, ...] = ()) -> None:
+    """Fork a process for each request, until the other end closes. `value`: what precedes the arguments of calls.
 
+    A request is one byte, the kind of the process, with the descriptors of its connections:
 
-def serve_zygote(control: Connection, answers: Connection, requests: Connection, call: Call) -> None:
-    """Run `call` and report its success, without its value. Then run each call that `requests` receives in a fork.
-
-    It ends when `requests` closes. With each call, it receives the connections for the call's answer and guard.
+    `c`, a call: the connection to its guard, through which it also receives the `Call`, and the one for its answer;
+    `z`, a zygote: the same, and its end of the connection for the requests of its forks;
+    `p`, a program: see `program.serve_program`.
     """
-    guard(control, call.scratch, lambda: _run_zygote(answers, requests, call), (answers, requests), stays=True)
-
-
-def _run_zygote(answers: Connection, requests: Connection, call: Call) -> None:
-    answer = _answer(call.function, call.arguments)
-    send(answers, Returned(None) if isinstance(answer, Returned) else answer)
-    answers.close()
-    if not isinstance(answer, Returned):
-        return
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page that it looks at
-    guards: dict[int, int] = {}
+    processes: dict[int, int] = {}
     while True:
-        for ready in wait([requests, *guards]):
+        for ready in wait([requests, *processes]):
             if ready is requests:
-                try:
-                    forked_call: Call = requests.recv()
-                except EOFError:
+                kind, descriptors, *_ = socket.recv_fds(requests, 1, _MOST_DESCRIPTORS)
+                if not kind:
                     return
-                answers, control = (Connection(recv_handle(requests)) for _ in range(2))
-                pid = os.fork()
-                if pid == 0:
-                    requests.close()
-                    _serve_fork(control, answers, forked_call, answer.value)
-                answers.close()
-                control.close()
-                guards[os.pidfd_open(pid)] = pid
+                pid = fork(partial(_become, kind, descriptors, value, (requests.fileno(), *processes)))
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                processes[os.pidfd_open(pid)] = pid
             else:
                 assert isinstance(ready, int)
-                os.waitpid(guards.pop(ready), 0)
+                os.waitpid(processes.pop(ready), 0)
                 os.close(ready)
 
 
-def _serve_fork(control: Connection, answers: Connection, call: Call, value: Any) -> None:
-    """Run a call on the zygote's value, and exit."""
+def _become(kind: bytes, descriptors: Sequence[int], value: tuple[Any, ...], others: Sequence[int]) -> NoReturn:
+    """Become the process that was requested, and exit. `others`: descriptors that the process does not need."""
     try:
-        serve_call(control, answers, replace(call, arguments=(value, *call.arguments)))
+        for descriptor in others:
+            os.close(descriptor)
+        if kind == b"p":
+            serve_program(*descriptors)
+        else:
+            control, answers = Connection(descriptors[0]), Connection(descriptors[1], readable=False)
+            requests = map(Connection, descriptors[2:])
+            if (message := _received(control)) is not None:
+                sys.path[:], scratch, call = message
+                run = _run_zygote if kind == b"z" else _run_call
+                passed = answers, *requests
+                guard(control, scratch, lambda: run(call, value, *passed), passed, stays=kind == b"z")
+    except BaseException:  # noqa: BLE001 - the outermost frame: the log of the fork server has the error
+        traceback.print_exc()
     finally:
         os._exit(0)
 
 
-def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
+def _received(control: Connection) -> tuple[list[str], Path, bytes] | None:
+    """Return the caller's search path, the scratch folder and the `Call` as bytes; None if the caller has ended."""
+    receiver = Receiver(control)
+    while (message := receiver.receive()) is None:
+        if receiver.at_end:
+            return None
+        wait([control])
+    assert isinstance(message, tuple)
+    return message
+
+
+def _run_call(call: bytes, value: tuple[Any, ...], answers: Connection) -> None:
+    send(answers, _answer(call, value))
+
+
+def _run_zygote(call: bytes, value: tuple[Any, ...], answers: Connection, requests: Connection) -> None:
+    """Run the call and report its success, without its value. Then serve requests."""
+    answer = _answer(call, value)
+    send(answers, Returned(None) if isinstance(answer, Returned) else answer)
+    answers.close()
+    if isinstance(answer, Returned):
+        serve_requests(socket.socket(fileno=os.dup(requests.fileno())), (answer.value,))
+
+
+def _answer(data: bytes, value: tuple[Any, ...]) -> Answer:
+    _compute_in_one_thread()
     try:
-        return Returned(function(*arguments))
+        call: Call = loads(data)  # here, because it imports the module of the function
+        return Returned(call.function(*value, *call.arguments))
     except BaseException as error:  # noqa: BLE001 - foreign code may raise anything, KeyboardInterrupt too
         traceback.print_exc()
         refusal = shortage_behind(error) or error
@@ -92,3 +123,12 @@ def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
         return Raised(type(error).__name__, str(error).strip() or repr(error))
     finally:
         flush_native_output()
+
+
+def _compute_in_one_thread() -> None:
+    """Make PyTorch compute in one thread, so that results do not depend on the number of cores.
+
+    A fork of a process that has computed in several threads would wait for these threads for ever.
+    """
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)

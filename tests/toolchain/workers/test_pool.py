@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from qnnsweep.conf.units import MIB
-from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, RequestError, ToolchainError
+from qnnsweep.conf.units import KIB, MIB
+from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, MachineFault, RequestError, ToolchainError
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.workers.output import LOG_BYTES
@@ -127,7 +127,7 @@ def test_a_call_that_prints_without_end_ends_at_its_deadline_and_uses_no_more_me
     assert raised.value.cause == "deadline"
     log = log_of(resources.store, raised.value)
     assert log.startswith("the first line\nagain and again\n")
-    assert len(log) < LOG_BYTES + 100
+    assert len(log) < LOG_BYTES + 16 * KIB  # with a line for what was dropped, and the stacks
     assert psutil.Process().memory_info().rss - before < 8 * LOG_BYTES
 
 
@@ -335,3 +335,47 @@ def test_a_zygote_and_its_call_report_their_starts_to_the_pool_through_which_the
         with workers.reporting(lambda: starts.append("b")).zygote("key", "edge", faulty_calls.give, "value") as same:
             same.call("lower", isinstance, str)
     assert starts == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize("whom", ["worker", "guard"])
+def test_a_call_whose_process_is_killed_from_outside_is_started_again_once(
+    whom: str, workers_with: WorkersWith, resources: Resources, tmp_path: Path
+) -> None:
+    before = scratch_folders(resources.store)
+    assert workers_with().call("lower", faulty_calls.kill_this_process, str(tmp_path), 1, whom).value == 2
+    assert scratch_folders(resources.store) == before
+
+
+@pytest.mark.parametrize(
+    ("whom", "why"), [("worker", "the worker was killed"), ("guard", "the guard of the worker was killed")]
+)
+def test_a_call_whose_process_is_killed_twice_is_a_fault_of_the_machine_and_not_of_the_cell(
+    whom: str, why: str, workers_with: WorkersWith, tmp_path: Path
+) -> None:
+    with pytest.raises(MachineFault, match=rf"^lower failed twice: {why}"):
+        workers_with().call("lower", faulty_calls.kill_this_process, str(tmp_path), 2, whom)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["start-1", "start-2"]
+
+
+def test_a_fork_server_that_was_killed_is_started_again_for_the_next_call(
+    workers_with: WorkersWith, tmp_path: Path
+) -> None:
+    workers = workers_with()
+    server = workers._supervisor.server()
+    for _ in range(2):
+        assert workers.call("lower", faulty_calls.give, "alive").value == "alive"
+        assert server._process is not None
+        server._process.kill()
+        server._process.wait()
+
+
+def test_the_log_of_a_call_that_exceeds_its_deadline_has_the_stacks_of_both_sides(
+    workers_with: WorkersWith, resources: Resources, tmp_path: Path
+) -> None:
+    with pytest.raises(ToolchainError, match=r"^lower failed: deadline of 2 s\ngoing to sleep$") as raised:
+        workers_with(deadline_s=2).call("lower", faulty_calls.hang, str(tmp_path / "pids"))
+    log = log_of(resources.store, raised.value)
+    child, waiting = log.split("[qnnsweep: the process that waited was here]")
+    assert "faulty_calls.py" in child
+    assert " in hang" in child
+    assert "in follow" in waiting

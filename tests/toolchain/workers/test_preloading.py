@@ -34,7 +34,6 @@ def workers(resources: Resources) -> WorkerPool:
         scheduler=Scheduler(parallel=2, memory_bytes=2**36),
         deadline_s=120,
         memory_bytes=2**33,
-        is_prepared=True,
     )
     return WorkerPool(identity(sdk), supervisor)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from qnnsweep.tasks.errors import EvidenceError, ToolchainError
+from qnnsweep.tasks.errors import EvidenceError, MachineFault, ToolchainError
 from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 from tests.processes import has_ended
 from tests.toolchain.workers.test_caller import CALLER, SOON_S, eventually, kill_a_caller, kill_process
@@ -132,13 +132,21 @@ def test_the_error_of_a_zygote_that_cannot_start_is_raised_by_every_call(workers
     assert workers.calls == {}
 
 
-def test_calls_after_the_zygote_was_killed_fail_with_a_message_that_says_so(
-    workers_with: WorkersWith, tmp_path: Path
-) -> None:
+def test_a_zygote_that_was_killed_is_started_again_for_the_next_call(workers_with: WorkersWith, tmp_path: Path) -> None:
     with workers_with().zygote("key", "edge", faulty_calls.make_zygote, str(tmp_path)) as zygote:
         zygote.call("lower", faulty_calls.kill_the_zygote)
-        with pytest.raises(ToolchainError, match=r"forked was killed; run again$"):
-            zygote.call("lower", faulty_calls.add_to, "never")
+        assert zygote.call("lower", faulty_calls.add_to, "after").value[0] == ["made once", "after"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_zygote_that_is_killed_twice_while_it_starts_is_a_fault_of_the_machine(
+    workers_with: WorkersWith, tmp_path: Path
+) -> None:
+    with (
+        workers_with().zygote("key", "edge", faulty_calls.kill_this_process, str(tmp_path), 2) as zygote,
+        pytest.raises(MachineFault, match=r"^edge failed twice: the worker was killed"),
+    ):
+        zygote.call("lower", faulty_calls.add_to, "never")
 
 
 def test_forked_calls_start_before_other_calls(workers_with: WorkersWith, tmp_path: Path) -> None:
