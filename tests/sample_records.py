@@ -268,3 +268,18 @@ OUTCOME = CaseOutcome(
 def collection_cell(request: Request) -> CellResult:
     skipped = CaseOutcome(case="add_edge", operator="add", inputs="", state="not_exported", why="skipped")
     return CellResult(request=request, stage="lower", cases=(OUTCOME, skipped), case_logs=(blob("7"),))
+
+
+def two_methods_cell(request: Request, *, decode: str = "6", **changes: Any) -> CellResult:
+    """A cell with the methods `encode` and `decode`. `decode`: the letter of its outputs. `changes`: in its record."""
+
+    def lowered(name: str, **changes: Any) -> LoweredMethod:
+        exported = replace(EXPORTED_METHOD, method=name)
+        return replace(LOWERED_METHOD, quantized=replace(QUANTIZED_METHOD, exported=exported), **changes)
+
+    program = replace(LOWERED, methods=(lowered("encode"), lowered("decode", **changes)))
+    captured = (CAPTURED_METHOD, replace(CAPTURED_METHOD, outputs=blob(decode)))
+    return passed_cell(
+        request, exported=program.quantized.exported, quantized=program.quantized, lowered=program,
+        capture=replace(CAPTURE, methods=captured),
+    )  # fmt: skip

@@ -136,7 +136,7 @@ class CellRow:
     sent_bytes: Bytes | None
     """Bytes sent to the device for this cell."""
     outputs_sha256: str | None
-    """Digest of the final outputs. Cells whose final outputs are equal bit by bit have the same digest."""
+    """Digest of the final outputs of all methods. Cells with the same digest have the same outputs, bit by bit."""
     pte_bytes: Bytes | None
     """Size of the shipping program."""
     debug_pte_bytes: Bytes | None

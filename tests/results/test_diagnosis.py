@@ -13,6 +13,7 @@ from qnnsweep.tasks.records import Comparison, ErrorParts, ErrorShare, Quantizat
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.results.diagnosis import diagnosis
 from qnnsweep.tasks.results.outcome import CellResult, judge
+from tests.sample_records import two_methods_cell
 
 from tests.sample_records import ANSWER, COMPARISON, CONV, passed_cell, up_to_lower, without_debug_program  # isort: skip
 
@@ -164,3 +165,10 @@ def test_a_cell_that_was_not_compared_has_its_outcome_and_its_error(planned: Req
     assert diagnosed(up_to_lower(planned, "deploy", DeviceError("unplugged\nand more"))) == (
         "infrastructure in deploy: unplugged"
     )
+
+
+def test_a_method_without_a_debug_program_is_named_although_another_method_has_one(planned: Request) -> None:
+    cell = two_methods_cell(planned, debug_program=None, debug_unavailable="already inserted")
+    assert "Without the operators of decode, the causes of its error are unknown: already inserted." in diagnosed(cell)
+    every = replace(cell, comparison=replace(COMPARISON, operators=(), budget=()))
+    assert diagnosed(every).endswith("Without operators, the causes are unknown: already inserted.")

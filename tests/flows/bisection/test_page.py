@@ -22,7 +22,7 @@ from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.prepared.commits import Commit
-from tests.sample_records import COMPARISON, LOWERED, TOOLCHAIN, blob, passed_cell, up_to_lower
+from tests.sample_records import COMPARISON, LOWERED, TOOLCHAIN, blob, passed_cell, two_methods_cell, up_to_lower
 from tests.sample_tables import RUN
 
 ORACLE = parsed_oracle("final_snr_db<35")
@@ -94,6 +94,15 @@ def test_the_certificate_has_both_sides_the_operator_and_the_commands(request_: 
     assert (flip["operator"], flip["operators"][0]["good_db"]) == ("conv", "inf")
     assert (flip["before"]["program_sha256"], flip["after"]["program_sha256"]) == ("0" * 64, "6" * 64)
     assert flip["after"]["commit"] == SHAS[2]
+
+
+def test_sides_that_differ_in_the_second_method_only_have_other_digests(request_: Request) -> None:
+    sides = [probe(number, two_methods_cell(request_, decode=letter)) for number, letter in enumerate("67")]
+    before = replace(sides[0], judgement=replace(sides[0].judgement, answer="good"))
+    after = replace(sides[1], judgement=replace(sides[1].judgement, answer="bad"))
+    (flip,) = result(sides, [(before, after, ())]).flips
+    assert None not in (flip.before.outputs_sha256, flip.after.outputs_sha256)
+    assert flip.before.outputs_sha256 != flip.after.outputs_sha256
 
 
 def test_a_cell_that_fails_has_its_error_instead_of_operators(request_: Request) -> None:

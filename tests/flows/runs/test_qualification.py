@@ -19,7 +19,7 @@ from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
-from tests.sample_records import COMPARISON, LOWERED, TOOLCHAIN, passed_cell, up_to_lower
+from tests.sample_records import COMPARISON, LOWERED, TOOLCHAIN, passed_cell, two_methods_cell, up_to_lower
 
 RUN = "20261124T220000Z-aaaa"
 NEW = replace(TOOLCHAIN, qnn="v2.51.0.260929181845", bridge="device structure")
@@ -49,6 +49,14 @@ def test_equal_cells_give_no_finding(requests: tuple[Request, Request], tmp_path
     assert (compared.passed, compared.equal_outputs) == (True, 1)
     assert verdict(compared) == "nothing got worse, 0 values got better"
     assert "## " not in markdown_page(compared)
+
+
+def test_outputs_that_differ_in_the_second_method_only_are_not_equal(
+    requests: tuple[Request, Request], tmp_path: Path
+) -> None:
+    cells = [two_methods_cell(request, decode=letter) for request, letter in zip(requests, "67", strict=True)]
+    assert qualification(tmp_path / "different", cells).equal_outputs == 0
+    assert qualification(tmp_path / "equal", [two_methods_cell(request) for request in requests]).equal_outputs == 1
 
 
 def test_the_page_lists_what_got_worse_better_and_different(requests: tuple[Request, Request], tmp_path: Path) -> None:
