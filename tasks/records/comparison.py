@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from qnnsweep.tasks.records.error_detail import ErrorDetail
 from qnnsweep.tasks.records.hints import Decibels, Share, Steps
-from qnnsweep.tasks.records.stages import Operator
+from qnnsweep.tasks.records.lowered import Operator
 from qnnsweep.tasks.records.steps import StepComparison
 from qnnsweep.tasks.records.vocabulary import (
     Cause,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from qnnsweep.tasks.records.stages import Operator
+from qnnsweep.tasks.records.lowered import Operator
 
 
 def in_method(name: str, method: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qnnsweep.tasks.comparison.details import error_details
+from qnnsweep.tasks.comparison.details import error_details, most_important
 from qnnsweep.tasks.numerics.element_use import CapturedValue
 from qnnsweep.tasks.numerics.introduced import Difference, introduced_error
 from qnnsweep.tasks.numerics.replay import Replayed
@@ -27,7 +27,8 @@ def details_of(error: NDArray[Any], used: NDArray[Any] | None) -> list[ErrorDist
     row = OperatorComparison(
         operator=replace(CONV, index=0), sample=0, status="compared", gap=Gap(), verdict="introduced"
     )
-    return [detail.distribution for detail in error_details([row], [], {0: replayed}, {0: actual})]
+    details = error_details([row], {0: replayed}, {0: actual})
+    return [detail.distribution for detail in most_important([row], [], details)]
 
 
 def test_the_largest_error_is_that_of_the_row_if_a_reader_discards_elements() -> None:

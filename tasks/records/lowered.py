@@ -1,0 +1,211 @@
+"""The record of the stage lower: a compiled program, its methods, and the operators of their edge graphs."""
+
+from dataclasses import dataclass, field
+
+from qnnsweep.tasks.records.program import ProgramCheck, ProgramFacts
+from qnnsweep.tasks.records.stages import (
+    IDENTITY_NEUTRAL,
+    IDENTITY_UNLESS_NONE,
+    Blob,
+    ExportedMethod,
+    ModelFacts,
+    Quantization,
+    QuantizedMethod,
+    QuantizedModel,
+    StageCall,
+)
+from qnnsweep.tasks.records.vocabulary import OperatorStatus, Reference
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operator:
+    """A node of the edge graph after the backend's passes and before delegation."""
+
+    index: int  # position in the graph
+    name: str
+    target: str
+    debug_handle: int | None  # together with `output_index`, the operator's only name on the device
+    output_index: int  # which of the node's outputs the operator stands for, if the node has several
+    source_nodes: tuple[str, ...]
+    module_path: str
+    stack_trace: str
+    shape: tuple[int, ...] | None  # None for a tuple, whose elements are the getitem nodes that follow
+    dtype: str | None
+    quantization: Quantization | None
+    axis_order: tuple[int, ...] | None
+    subgraph: int | None  # the delegated subgraph, numbered in graph order; None on the CPU
+    constant: bool  # computed only from parameters; the compiler folds such a value, so it does not exist at run time
+    unused: bool  # no node reads this output of a call
+    overrides: tuple[int, ...] = ()  # indices of the scheme's overrides that select the operator
+    sources: tuple[int, ...] = ()  # the indices of the operators whose values it reads
+    method: str | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # in comparisons of several methods
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedTensor:
+    """A tensor that the debug program is expected to log.
+
+    `identifier` is the tensor's name in the log. If a delegate logs the tensor, it is the delegate's name for the
+    tensor (QNN: `<node>@<output index>`). If the runtime logs the tensor, it is `instruction:<id>:<position>`.
+    """
+
+    identifier: str
+    debug_handles: tuple[int, ...]
+    output_index: int
+    quantization: Quantization | None
+    axis_order: tuple[int, ...] | None  # the permutation from PyTorch's layout to the device's
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RequantizedTensor:
+    """A value that a delegate converts to another grid, because some readers of the value need this grid.
+
+    The conversion is no node of the edge graph: the delegate inserts it into its own graph. The delegate logs the
+    result under `identifier`, the name of an `ExpectedTensor` without debug handles. Another delegated subgraph may log
+    another tensor under the same name.
+    """
+
+    operator: Operator  # the conversion, with the grid and axis order of its result; numbered after the operators
+    identifier: str
+    instruction: int | None  # the call of the delegate that logs the result; None if no reader is known
+    source: int | None  # index of the operator whose value is converted; None if it is no operator's value
+    readers: tuple[int, ...]  # indices of the operators that read the result instead of the value itself
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DelegationCount:
+    """How many nodes of an operator type the delegate runs, and how many stay on the CPU."""
+
+    operator: str
+    delegated: int
+    not_delegated: int
+    refusals: tuple[str, ...]  # what the compiler printed about the nodes that it refused
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompileFacts:
+    """The byte counts that the HTP compiler printed for one delegated subgraph of the shipping program."""
+
+    subgraph: int
+    spill_bytes: int
+    fill_bytes: int
+    write_total_bytes: int
+    read_total_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instruction:
+    """An instruction of a program: a kernel, or the call of a delegate."""
+
+    id: int  # its number in the runtime's log
+    debug_handles: tuple[int, ...]  # for a delegate call, the handles of all operators in the subgraph
+    backend: str | None  # the delegate's name (`QnnBackend`); None for a kernel
+    subgraph: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DelegatedNode:
+    """A node of a graph that a delegate built. The delegate logs the node's cycles under the node's name."""
+
+    subgraph: int | None
+    name: str
+    debug_handle: int | None
+    users: tuple[str, ...]  # the names of the nodes that read this node's value; `output` for the graph's end
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfileProgram:
+    """The shipping program compiled again so that its delegate logs operators."""
+
+    program: Blob | None
+    unavailable: str | None  # the toolchain's reason why there is no program; None if there is one
+    nodes: tuple[DelegatedNode, ...]
+    schematics: tuple[Blob, ...]  # at profile level 3: the HTP compiler's files, one per subgraph, in compilation order
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counterpart:
+    """The nodes of another graph that compute an operator's value, in graph order. The last node has the value."""
+
+    nodes: tuple[str, ...]
+    status: OperatorStatus | None  # why there is no value to compare with; None if there is one
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherReference:
+    """A reference other than the edge graph: the graph `exported` or `quantized`, with its values for the operators."""
+
+    name: Reference
+    values: Blob  # values of operators whose counterpart has no status; safetensors, keys `<sample>/<operator index>`
+    counterparts: tuple[Counterpart, ...]  # one per operator, in the order of the operators
+    unclaimed: tuple[Operator, ...]  # nodes that are no operator's counterpart, numbered after the operators
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoweredMethod:
+    """A method of a compiled cell: its debug and profile programs, and the facts about it.
+
+    `reference_calls` and `reference_constants` store the edge graph: the calls of its operators, and the constants of
+    these calls. `reference` has the value of every operator in the edge graph, except constants, for the first
+    `operator_samples` evaluation samples (safetensors, keys `<sample>/<operator index>`). `outputs_edge` has the final
+    outputs of the edge graph for all samples, and `outputs_designed` those of the rung `designed`.
+    """
+
+    quantized: QuantizedMethod
+    debug_program: Blob | None
+    debug_unavailable: str | None  # the toolchain's reason why there is no debug program; None if there is one
+    etrecord: Blob | None
+    input_qparams: tuple[Quantization | None, ...]  # one per input of the model; None for an unquantized input
+    # Of a model with states: per output, the index of its operator.
+    output_operators: tuple[int | None, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+    operators: tuple[Operator, ...]
+    expected_tensors: tuple[ExpectedTensor, ...]
+    operator_samples: int
+    reference_calls: Blob
+    reference_constants: Blob
+    reference: Blob
+    outputs_edge: Blob
+    outputs_designed: Blob | None
+    designed_unavailable: str | None  # the reason why the host cannot compute the rung; None if it can
+    delegation: tuple[DelegationCount, ...]
+    delegated_subgraphs: int
+    delegated_graph: Blob
+    compile_facts: tuple[CompileFacts, ...]
+    debug_buffer_bytes: int  # the most bytes that one execution of the debug program logs, by the tensors' metadata
+    facts: ProgramFacts  # of the shipping program, read back from its bytes
+    debug_facts: ProgramFacts | None
+    instructions: tuple[Instruction, ...] = ()  # of the shipping program
+    profile: ProfileProgram | None = None  # None if it was not requested
+    references: tuple[OtherReference, ...] = ()  # the requested references
+    requantized: tuple[RequantizedTensor, ...] = ()  # of the debug program
+
+    @property
+    def exported(self) -> ExportedMethod:
+        """The exported method that was quantized and lowered."""
+        return self.quantized.exported
+
+    def output_grid(self, output: int) -> Quantization | None:
+        """Return the grid of an output of a method with states; None if it has none."""
+        index = self.output_operators[output] if self.output_operators else None
+        return None if index is None else self.operators[index].quantization
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoweredProgram:
+    """A compiled cell: the shipping program with all methods, the methods, and the calls that made it."""
+
+    model: ModelFacts
+    scheme: str = field(metadata=IDENTITY_NEUTRAL)  # the scheme's name when the program was lowered
+    backend: str
+    soc: str | None
+    program: Blob
+    bundled_program: Blob | None
+    methods: tuple[LoweredMethod, ...]
+    checks: tuple[ProgramCheck, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)  # of the facts against the request
+    made: tuple[StageCall, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
+
+    @property
+    def quantized(self) -> QuantizedModel:
+        """The quantized model that was lowered."""
+        methods = tuple(method.quantized for method in self.methods)
+        return QuantizedModel(model=self.model, methods=methods, made=self.made[:2])
