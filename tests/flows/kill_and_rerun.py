@@ -67,7 +67,7 @@ def _kill(
     while process.poll() is None:
         family = psutil.Process(process.pid).children(recursive=True)
         servers = [child for child in family if "qnnsweep.flows.server.temporary" in command_of(child.pid)]
-        others = [child for child in family if child not in servers and "resource_tracker" not in command_of(child.pid)]
+        others = [child for child in family if child not in servers]
         candidates = {"program": [psutil.Process(process.pid)], "worker": others, "server": servers}[victim]
         with suppress(psutil.NoSuchProcess, IndexError):  # there is no such process yet, or it has just ended
             chosen = generator.choice(candidates)

@@ -353,7 +353,7 @@ def test_sigterm_ends_a_sweep_at_once_although_its_workers_are_suspended_and_lea
     command = ["run", *DIGITS, "scheme=16a8w", "soc=SM8450", f"artifacts={artifacts}"]
     with program.start(*command) as process:
         processes = wait_for_lowering(process, artifacts)
-        working = [worker for worker in processes if "forkserver" in command_of(worker.pid)]
+        working = [worker for worker in processes if "workers.server" in command_of(worker.pid)]
         assert len(working) >= 2
         for worker in working:
             worker.suspend()

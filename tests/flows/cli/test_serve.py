@@ -83,7 +83,7 @@ def test_a_run_that_is_cancelled_in_the_ui_ends_its_workers(
             )  # fmt: skip
             wait_until(lambda: list((tmp_path / "partial").glob("*/*")), RUN_S, "a worker runs")
             working = psutil.Process(serving.pid).children(recursive=True)
-            assert any("forkserver" in command_of(process.pid) for process in working)
+            assert any("workers.server" in command_of(process.pid) for process in working)
             api_call(prefect_api, "POST", f"/flow_runs/{run['id']}/set_state", state={"type": "CANCELLING"})
             state = wait_until(lambda: ended(prefect_api, run["id"]), 120, "the run ends")
             assert state["type"] == "CANCELLED", state
