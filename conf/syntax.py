@@ -9,7 +9,7 @@ _EXAMPLES = {
     "sort": "scheme=sort(8a8w,16a8w)",
     "shuffle": "scheme=shuffle(8a8w,16a8w)",
     "[": "measure.references=[edge,exported]",
-    "{": "tolerance.final_snr_db={8a8w:20}",
+    "{": "tolerance.final_snr_db={8a8w:20}, whose names have no quotes",
 }
 """An example of each function that selects several values, of a list, and of a mapping."""
 _KEY = "write key=value, for example model=digits_cnn"

@@ -13,7 +13,7 @@ FILES = {
     "a: [": "{file}, line 1: not YAML: expected the node content, but found '<stream end>' (in model='wrong')",
     "": "model.name: not given; text (in model='wrong')",
     "just text": (
-        "model.just text: no such key; in model: arguments, calibration, cases, classifier, driver, evaluation, "
+        "model.just text: no such key; did you mean states? in model: arguments, calibration, cases, classifier, driver, evaluation, "
         "factory, inputs, methods, name, states (in model/wrong.yaml)"
     ),
     "- item": (

@@ -25,8 +25,8 @@ REFUSALS = {
     "scheme@device=8a8w": "scheme@device=8a8w: write scheme=name",
     "trend.nights=10,20": "trend.nights=10,20: a sweep has one value of trend.nights",
     "+device.environment={'A=B':x}": (
-        "+device.environment={'A=B':x}: cannot be parsed: a name in a mapping has no quotes; "
-        "for example tolerance.final_snr_db={8a8w:20}"
+        "+device.environment={'A=B':x}: cannot be parsed: no viable alternative at input '{'A=B''; "
+        "for example tolerance.final_snr_db={8a8w:20}, whose names have no quotes"
     ),
     "=3": "=3: not of the form key=value: no key",
     "model=my_other_net": "model=my_other_net: model is given twice; to sweep write model=a,b",

@@ -13,7 +13,7 @@ QUOTE = "put the value in quotes, which the shell must not remove"
 COMMAS = "several values are separated by single commas, for example scheme=8a8w,16a8w"
 NO_EQUALS = "there is no =; write key=value, for example model=digits_cnn"
 LIST = "for example measure.references=[edge,exported]"
-MAPPING = "for example tolerance.final_snr_db={8a8w:20}"
+MAPPING = "for example tolerance.final_snr_db={8a8w:20}, whose names have no quotes"
 WRONG = "no viable alternative at input"
 EXPLANATIONS = {
     "scheme=glob(*a8w": f"{WRONG} 'glob(*a8w'; for example scheme=glob(*a8w)",
