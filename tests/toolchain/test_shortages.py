@@ -39,11 +39,11 @@ ALLOCATIONS = [
     shortages.mistaken_inputs,
     shortages.own_metric,
     shortages.case_of_the_suite,
-    shortages.step_of_a_case,
     shortages.factory_of_a_model,
     shortages.allocate,
 ]
 OTHERS = {
+    shortages.program_of_a_case: "RuntimeError: the shipping program: [enforce fail at alloc_cpu.cpp",
     shortages.array_of_numpy: "MemoryError: Unable to allocate 1.00 PiB",
     shortages.thread: "RuntimeError: can't start new thread",
     shortages.file_of_a_model: "OSError: [Errno 24] Too many open files",
