@@ -66,8 +66,7 @@ class WorkerPool:
     ) -> Callable[[socket.socket, Connection, Connection], Callable[[], None]] | None:
         """Return a function that starts the supervisor of a Python program, which runs in a fork of the fork server.
 
-        It is a `qnnsweep.tasks.devices.local.StartSupervisor`. It raises OSError or EOFError if the fork server
-        is killed.
+        It is a `qnnsweep.tasks.devices.local.StartSupervisor`, which raises OSError if the fork server was killed.
         Return None if the fork server has other variables than `environment`: it may have imported another ExecuTorch.
         """
         return self._start_program if environment == self._supervisor.environment else None
@@ -90,7 +89,8 @@ class WorkerPool:
         `urgent`: whether the call starts before all calls that are not urgent.
         `compiles`: see `Supervisor.server`.
         Raises the function's own RequestError, EnvironmentUnusable or EvidenceError. If the function fails for
-        any other reason, raises ToolchainError with the cause and the last log lines.
+        any other reason, raises ToolchainError with the cause and the last log lines. Raises MachineFault if memory is
+        short, or if the worker is killed from outside and killed again.
         """
         supervisor = self._supervisor
         with supervisor.slot(stage, subject, urgent=urgent):
