@@ -13,8 +13,8 @@ FILES = {
     "a: [": "{file}, line 1: not YAML: expected the node content, but found '<stream end>' (in model='wrong')",
     "": "model.name: not given; text (in model='wrong')",
     "just text": (
-        "model.just text: no such key; did you mean states? in model: arguments, calibration, cases, classifier, driver, "
-        "evaluation, factory, inputs, methods, name, states (in model/wrong.yaml)"
+        "model.just text: no such key; did you mean states? in model: arguments, calibration, cases, classifier, "
+        "driver, evaluation, factory, inputs, methods, name, states (in model/wrong.yaml)"
     ),
     "- item": (
         "ValidationError raised while composing config: Invalid type assigned: list is not a subclass of "
