@@ -271,7 +271,8 @@ def _closed_after(seconds: float, channel: paramiko.Channel, late: threading.Eve
 
     def give_up() -> None:
         late.set()
-        channel.close()
+        with contextlib.suppress(EOFError, OSError):  # the connection has just ended, which the caller sees too
+            channel.close()
 
     timer = threading.Timer(seconds, give_up)
     timer.start()

@@ -5,7 +5,7 @@ from contextlib import suppress
 from prefect.logging import get_run_logger
 
 from qnnsweep.tasks.errors import EvidenceError, QnnsweepError
-from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.records import Blob, StageCall
 from qnnsweep.tasks.storage.store import Store
 
 _LINES_OF_FAILURE = 40
@@ -14,10 +14,10 @@ _BYTES_PER_LINE = 400
 
 
 def log_success(result: object, store: Store) -> None:
-    """Log the last lines of the log of the process that computed `result`, if it has one."""
-    blob = getattr(result, "log", None)
-    if isinstance(blob, Blob):
-        _log_end(blob, _LINES_OF_SUCCESS, store)
+    """Log the last lines of the log of the call that made `result`, the last of its calls, if it has one."""
+    made: tuple[StageCall, ...] = getattr(result, "made", ())
+    if made and made[-1].log is not None:
+        _log_end(made[-1].log, _LINES_OF_SUCCESS, store)
 
 
 def log_failure(error: QnnsweepError, store: Store) -> None:

@@ -66,9 +66,10 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return (*SMALL, LIMIT, f"--config-dir={folder / 'conf'}", f"artifacts={folder / 'artifacts'}")
 
 
-def latest_flow_run(server: httpx.Client) -> dict[str, Any]:
-    (flow,) = server.post("/flow_runs/filter", json={"sort": "START_TIME_DESC", "limit": 1}).raise_for_status().json()
-    return flow
+def latest_flow_run(server: httpx.Client, artifacts: str) -> dict[str, Any]:
+    """Return the newest flow run of a store. All test processes have one Prefect server."""
+    newest = server.post("/flow_runs/filter", json={"sort": "START_TIME_DESC", "limit": 100}).raise_for_status().json()
+    return next(flow for flow in newest if artifacts in str(flow["parameters"]))
 
 
 @pytest.mark.toolchain
@@ -81,7 +82,7 @@ def test_every_command_that_makes_a_run_prunes_tags_and_fails_alike(
     assert ran.returncode == 1, ran.stderr
     tables = Path(small[-1].removeprefix("artifacts=")) / "tables" / "cells"
     assert [path.name for path in tables.iterdir()] == [f"run={result_of(ran)['run_id']}"]
-    run = latest_flow_run(prefect_api)
+    run = latest_flow_run(prefect_api, small[-1])
     assert (run["name"].split()[0], run["state_type"]) == (flow, "FAILED")
     assert {"model:small_net", "scheme:8a8w", "outcome:out_of_tolerance"} <= {*run["tags"]}
 
@@ -96,4 +97,8 @@ def test_ctrl_c_gives_the_flow_run_the_state_cancelled(
         os.killpg(process.pid, signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, before + stderr
-    wait_until(lambda: latest_flow_run(prefect_api)["state_type"] == "CANCELLED", 60, "the flow run is cancelled")
+
+    def is_cancelled() -> bool:
+        return latest_flow_run(prefect_api, small[-1])["state_type"] == "CANCELLED"
+
+    wait_until(is_cancelled, 60, "the flow run is cancelled")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.records import Capture, LoweredProgram
 
 if TYPE_CHECKING:
@@ -27,7 +28,15 @@ FEW = 30
 def injections(
     request_8a8w: Request, resources: Resources, lowered: LoweredProgram, capture: Capture
 ) -> list[injection.Injection]:
-    work = (lowered, capture, request_8a8w.tolerance.operators, tuple(operator_errors.KINDS), 30, resources.store)
+    (program,), (captured,) = lowered.methods, capture.methods
+    work = (
+        program,
+        captured,
+        of_scheme(request_8a8w.tolerance.operators, "8a8w"),
+        tuple(operator_errors.KINDS),
+        30,
+        resources.store,
+    )
     damaged, examined = resources.workers.call("compare", injection.inject, *work).value
     assert min(examined.values()) >= 5
     return damaged

@@ -29,6 +29,7 @@ from qnnsweep.tasks.records import (
 )
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.toolchain.requantized import Requantization, requantized_tensors
+from tests.sample_records import with_method
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -140,7 +141,7 @@ def test_a_reader_is_computed_again_from_the_requantized_value(
     measured: Measured, comparison: Comparison, resources: Resources
 ) -> None:
     """Without the requantized values, the readers have a part of the error of the conversion too."""
-    without = compared(measured, replace(measured.lowered, requantized=()), resources)
+    without = compared(measured, with_method(measured.lowered, requantized=()), resources)
     assert without.requantized == ()
     changed = [
         row.operator.name

@@ -68,7 +68,7 @@ def test_every_soc_gets_what_the_official_path_gives_it_alone(
     together: Together, resources: Resources, start_runner: StartRunner, images: list[tuple[bytes]], tmp_path: Path
 ) -> None:
     for ask, ours in zip(together.requests, together.programs, strict=True):
-        asked = ours.quantized.exported, ask.scheme, ask.soc, resources.store
+        asked = ours.methods[0].exported, ask.scheme, ask.soc, resources.store
         theirs = resources.workers.call("lower", official_path.build, *asked).value
         assert tuple(replace(row, subgraph=None) for row in ours.methods[0].operators) == theirs.operators
         assert tuple(replace(row, refusals=()) for row in ours.methods[0].delegation) == theirs.delegation

@@ -4,6 +4,7 @@ As a program, this module imports what all calls need. Then it forks a process f
 (`worker.serve_requests`), until the caller ends.
 """
 
+import atexit
 import faulthandler
 import gc
 import importlib
@@ -101,6 +102,14 @@ class ForkServer:
             self._process.wait(within_s)
         return os.pread(self._log.fileno(), 1 << 16, start).decode(errors="replace")
 
+    def close(self) -> None:
+        """Close the connection to the server, which ends the server."""
+        with self._lock:
+            for file in (self._requests, self._log):
+                if file is not None:
+                    file.close()
+            self._requests = self._log = None
+
 
 _servers: dict[Any, ForkServer] = {}
 _servers_lock = threading.Lock()
@@ -111,6 +120,12 @@ def fork_server(environment: Mapping[str, str], modules: Sequence[str] = (), *, 
     key = compiles, tuple(sorted(environment.items()))
     with _servers_lock:
         return _servers.setdefault(key, ForkServer(environment, modules, compiles=compiles))
+
+
+@atexit.register
+def _close_servers() -> None:
+    for server in _servers.values():
+        server.close()
 
 
 def main() -> None:
