@@ -4,6 +4,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
+from importlib import import_module
 from typing import Any, ParamSpec, TypeVar, cast
 
 from prefect import Flow
@@ -28,6 +29,10 @@ class _Flow(Flow[P, R]):
     def serialize_parameters(self, parameters: dict[str, Any]) -> dict[str, Any]:
         return parameters
 
+    def __reduce__(self) -> tuple[Callable[[str, str], Any], tuple[str, str]]:
+        """Pickle the name of the flow: Dask gets the flow with each task, and a body has callbacks."""
+        return _flow_of, (self.fn.__module__, self.fn.__name__)
+
     def with_body(self, body: Callable[[], R]) -> "_Flow[P, R]":
         """Return this flow with another body, which has its values already.
 
@@ -39,6 +44,10 @@ class _Flow(Flow[P, R]):
             return _ended(body())
 
         return _Flow(call, flow_run_name=self.flow_run_name, task_runner=self.task_runner, validate_parameters=False)
+
+
+def _flow_of(module: str, name: str) -> Any:
+    return getattr(import_module(module), name)
 
 
 def run_flow(
