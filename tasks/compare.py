@@ -1,7 +1,10 @@
 """The stage compare: LoweredProgram + Capture -> Comparison of the device with PyTorch."""
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import chain, repeat
+from typing import Any
 
 from qnnsweep.tasks.comparison.methods import compare_final_outputs, compare_operators, divided, joined_methods
 from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram
@@ -9,6 +12,7 @@ from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.tasks.toolchain.workers.supervisor import CallResult
 
 
 def compare(
@@ -20,12 +24,19 @@ def compare(
     Raises EvidenceError if the capture does not match its record, and ToolchainError if a worker dies.
     """
     subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
-    compute = partial(workers.call, "compare", subject=subject, urgent=True, compiles=False)
     given = lowered, capture, options, store
     parts = divided(lowered, capture, workers.parallel)
+    silent = workers.reporting(lambda: None)  # the first call reports the start of the comparison
+    calls = chain([workers.call], repeat(silent.call))
+
     with ThreadPoolExecutor(1 + len(parts)) as threads:  # which only wait
-        samples = [threads.submit(compute, compare_operators, *given, *part) for part in parts]
-        outputs = threads.submit(compute, compare_final_outputs, *given)
+
+        def compute(function: Callable[..., Any], *more: Any) -> Future[CallResult[Any]]:
+            call = partial(next(calls), "compare", subject=subject, urgent=True, compiles=False)
+            return threads.submit(call, function, *given, *more)
+
+        samples = [compute(compare_operators, *part) for part in parts]
+        outputs = compute(compare_final_outputs)
         compared = [(number, part.result().value) for (number, _), part in zip(parts, samples, strict=True)]
         return joined_methods(lowered, outputs.result().value, compared)
 
