@@ -151,7 +151,7 @@ class Supervisor:
                     outcome = _LimitExceeded("memory limit", f"memory limit of {self.memory_bytes / GIB:g} GiB")
                     tail = _tail(process.log())
         finally:
-            if not stays or isinstance(outcome, _LimitExceeded):
+            if not stays:
                 process.close()
             seconds = time.monotonic() - start
             with self._guard:
