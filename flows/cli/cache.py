@@ -99,14 +99,14 @@ def prune(
         larger_than=None if larger_than is None else int(_parsed("--larger-than", larger_than, _SIZES)),
         protected=keep or 0,
     )
-    plan = plan_prune(store, selection)
-    summary = _summary(plan, dry_run=dry_run)
-    if not dry_run:
+    if dry_run:
+        plan = plan_prune(store, selection)
+    else:
         with lock.exclusive(store):
-            plan = plan_prune(store, selection)  # another run may have ended since
+            plan = plan_prune(store, selection)
             apply(store, plan)
             write_index(store)
-    parts = [summary, _prune_table(plan, dry_run=dry_run)]
+    parts = [_summary(plan, dry_run=dry_run), _prune_table(plan, dry_run=dry_run)]
     return Output(contents=asdict(plan) | {"dry_run": dry_run}, parts=parts)
 
 

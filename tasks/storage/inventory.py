@@ -10,7 +10,7 @@ from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.codec import decode
 from qnnsweep.tasks.storage.manifest import read_manifest, referenced_blobs
-from qnnsweep.tasks.storage.retention import bytes_of_run
+from qnnsweep.tasks.storage.retention import bytes_of_run, present
 from qnnsweep.tasks.storage.store import Store
 
 OTHERS = "others"
@@ -95,7 +95,7 @@ def inventory(store: Store, newest: int) -> Inventory:
 
 
 def _stages(store: Store) -> tuple[StageUsage, ...]:
-    sizes = {path.name: path.stat().st_size for path in store.blobs.glob("*/*")}
+    sizes = {path.name: stat.st_size for path, stat in present(store.blobs.glob("*/*")).items()}
     referenced: dict[str, set[str]] = defaultdict(set)
     written: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for path in (store.root / "results" / "records").glob("*"):

@@ -6,6 +6,7 @@ that the sweep can be continued. The files of a run without rows are kept for a 
 shards run on other machines.
 """
 
+import os
 import shutil
 import time
 from bisect import bisect_left
@@ -14,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from stat import S_ISREG
 
 from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
 from qnnsweep.tasks.storage import tables
@@ -74,7 +76,7 @@ class _Sizes:
 
 
 def plan_prune(store: Store, selection: Selection) -> PrunePlan:
-    """Return the runs, results and blobs that would be removed now.
+    """Return the runs, results and blobs that would be removed now. Other processes may write and remove meanwhile.
 
     If the references of a remaining run cannot be read, every result and blob is kept, and no run is selected by size,
     because it would free nothing. Raises RequestError for an unknown run.
@@ -92,9 +94,10 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
         beyond = max(0, len(runs) - selection.at_most)
         selected |= set(free[:beyond])
     if selection.older_than_s is not None:
-        ended = {run: (store.root / "tables" / "cells" / f"run={run}").stat().st_mtime for run in runs}
+        folders = present(store.root / "tables" / "cells" / f"run={run}" for run in runs)
+        ended = {path.name.removeprefix("run="): stat.st_mtime for path, stat in folders.items()}
         _check_clock(ended, now)
-        selected |= {run for run in free if now - ended[run] > selection.older_than_s}
+        selected |= {run for run in free if now - ended.get(run, now) > selection.older_than_s}
     manifests: dict[str, RunManifest] = {}
     unreadable: dict[str, str] = {}
     for run in runs:
@@ -214,24 +217,39 @@ def _sizes(store: Store, runs: Iterable[str]) -> _Sizes:
     started += [path.name.removeprefix("run=") for path in (root / "tables").glob("*/run=*")]
     return _Sizes(
         runs={run: bytes_of_run(root, run) for run in sorted({*runs, *started})},
-        results={path.name: _size_and_time(path) for path in (root / "results" / "records").glob("*")},
-        blobs={path.name: _size_and_time(path) for path in store.blobs.glob("*/*")},
+        results=_sizes_and_times((root / "results" / "records").glob("*")),
+        blobs=_sizes_and_times(store.blobs.glob("*/*")),
     )
 
 
-def _size_and_time(path: Path) -> tuple[int, float]:
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime
+def _sizes_and_times(paths: Iterable[Path]) -> dict[str, tuple[int, float]]:
+    return {path.name: (stat.st_size, stat.st_mtime) for path, stat in present(paths).items()}
 
 
 def _last_written(root: Path, run: str) -> float:
     """Return the time of the last change to the run's tables, files and folders, in seconds since the epoch."""
     folders = [root / "runs" / run, *(root / "tables").glob(f"*/run={run}")]
-    return max(path.stat().st_mtime for folder in folders if folder.exists() for path in (folder, *folder.rglob("*")))
+    inside = [path for folder in folders for path in (folder, *_files_and_folders(folder))]
+    return max((stat.st_mtime for stat in present(inside).values()), default=time.time())
 
 
 def bytes_of_run(root: Path, run: str) -> int:
     """Return the size in bytes of the run's tables and files, without the files that are hard links to blobs."""
-    files = [*(root / "tables").glob(f"*/run={run}/*"), *(root / "runs" / run).rglob("*")]
-    stats = [path.stat() for path in files if path.is_file()]
-    return sum(stat.st_size for stat in stats if stat.st_nlink == 1)
+    folders = [root / "runs" / run, *(root / "tables").glob(f"*/run={run}")]
+    stats = present(path for folder in folders for path in _files_and_folders(folder)).values()
+    return sum(stat.st_size for stat in stats if S_ISREG(stat.st_mode) and stat.st_nlink == 1)
+
+
+def present(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
+    """Return the status of these files and folders, without those that another process has removed or renamed."""
+    stats: dict[Path, os.stat_result] = {}
+    for path in paths:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            stats[path] = path.stat()
+    return stats
+
+
+def _files_and_folders(folder: Path) -> Iterator[Path]:
+    """Yield all that is below a folder. A folder that is removed meanwhile, or does not exist, is empty."""
+    for parent, folders, files in os.walk(folder):
+        yield from (Path(parent, name) for name in (*folders, *files))

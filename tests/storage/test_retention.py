@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -243,3 +246,30 @@ def test_the_inventory_counts_a_blob_once(tmp_path: Path) -> None:
     assert contents.bytes == bytes_on_disk(store)
     (run,) = contents.runs
     assert (run.run_id, run.made, run.reused, run.blobs, run.held_bytes, run.alone_bytes) == (RUNS[1], 1, 0, 1, 102, 0)
+
+
+def test_files_that_other_processes_write_and_remove_meanwhile_are_no_error(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    add_run(store, RUNS[0], {1, 2})
+    is_over = threading.Event()
+    folder = store.root / "runs" / RUNS[1] / "shards"
+
+    def write_and_remove() -> None:
+        while not is_over.is_set():
+            for number in range(50):
+                store.put_bytes(bytes(200 + number))
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"{number}.part").write_bytes(b"rows")
+            for path in [*store.blobs.glob("*/*"), *folder.glob("*")]:
+                path.unlink(missing_ok=True)
+            shutil.rmtree(folder)
+
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write_and_remove)
+        try:
+            for _ in range(300):
+                assert plan_prune(store, Selection(older_than_s=DAY_S)).runs == ()
+                assert inventory(store, 10).runs[0].run_id == RUNS[0]
+        finally:
+            is_over.set()
+        writer.result()
