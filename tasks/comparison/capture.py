@@ -53,7 +53,9 @@ def compare_outputs(
         operators=(),
         unexpected_events=(),
         metrics=compute_metrics(options.metrics, tuple(finals.pairs())) if options.metrics else (),
-        io_checks=check_io(exported, finals.eager, mistaken, finals.rungs["device"]),
+        io_checks=check_io(
+            exported, finals.eager, mistaken, finals.rungs["device"], finals.design, finals.rungs.get("edge")
+        ),
         observer_effect=observer_effect,
         observer_effect_snr_db=observer_effect_snr_db,
         bias_uses=tuple(bias_uses(lowered, store)) if options.budget else (),

@@ -52,6 +52,11 @@ class FinalOutputs:
             diverged=diverged,
         )
 
+    @property
+    def design(self) -> Tensors | None:
+        """The outputs of the device's design: of the rung designed, otherwise of the nearest rung that rounds."""
+        return self.rungs.get("designed", self.rungs.get("quantized"))
+
     def compare(self, classifier: bool) -> Iterator[OutputComparison]:
         """Yield one row per rung, sample and output. `classifier`: whether the largest element is the answer."""
         exported = self.exported

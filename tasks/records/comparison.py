@@ -303,8 +303,9 @@ class IoCheck:
     """The result of a check for one possible mistake at the program's inputs or outputs.
 
     The mistake was made if the model with this mistake explains the device's outputs clearly better than the model
-    without it. A relative error is the squared error of the device's outputs against the model's outputs, divided by
-    the energy of the model's outputs. A relative error of 0.01 corresponds to an SNR of 20 dB.
+    without it: eager PyTorch or the rung designed, whichever is nearer to the device. A relative error is the squared
+    error of the device's outputs against the model's outputs, divided by the energy of the model's outputs. A relative
+    error of 0.01 corresponds to an SNR of 20 dB.
     """
 
     method: str | None = None

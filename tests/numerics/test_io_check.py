@@ -86,8 +86,8 @@ def test_a_mistake_is_found_and_a_right_program_passes(seed: int, size: int, lou
     error *= loudness * min(np.linalg.norm(right), np.linalg.norm(mistaken)) / np.linalg.norm(error)
     if relative_error([mistaken], [right]) < 0.25 or relative_error([right], [mistaken]) < 0.25:
         return
-    check_of_right = check_mistake("input", "x", 0, [right + error], [right], [mistaken])
-    check_of_wrong = check_mistake("input", "x", 0, [mistaken + error], [right], [mistaken])
+    check_of_right = check_mistake("input", "x", 0, [right + error], [[right]], [[mistaken]])
+    check_of_wrong = check_mistake("input", "x", 0, [mistaken + error], [[right]], [[mistaken]])
     assert check_of_right.status == "passed"
     assert check_of_wrong.status == "failed"
     assert (check_of_wrong.relative_error or 0) > (check_of_wrong.relative_error_mistaken or 0)
@@ -97,20 +97,59 @@ def test_a_mistake_is_found_and_a_right_program_passes(seed: int, size: int, lou
 @given(seed=SEEDS)
 def test_equal_explanations_are_blind_and_two_wrong_ones_are_unclear(seed: int) -> None:
     right, other, device = noise(seed, 3, 500)
-    assert check_mistake("input", "x", 0, [device], [right], [right * (1 + 1e-4)]).status == "blind"
-    assert check_mistake("input", "x", 0, [device], [right], [other]).status == "unclear"
+    assert check_mistake("input", "x", 0, [device], [[right]], [[right * (1 + 1e-4)]]).status == "blind"
+    assert check_mistake("input", "x", 0, [device], [[right]], [[other]]).status == "unclear"
     # A mistake that changes little is near the device's outputs, but the model is nearer.
-    assert check_mistake("input", "x", 0, [right], [right], [right * 1.05]).status == "passed"
+    assert check_mistake("input", "x", 0, [right], [[right]], [[right * 1.05]]).status == "passed"
+
+
+def pooled(mistakes: int = 2) -> tuple[ExportedMethod, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+    """A network whose outputs hardly depend on the order of the axes: its outputs, and those after each mistake."""
+    axes = [InputMistake(name=f"axes {number}", sample=0, refused=None) for number in range(mistakes)]
+    eager = noise(0, 1, 5) + 3
+    mistaken = {f"{number}/0": eager + 0.6 + 0.1 * noise(number + 1, 1, 5) for number in range(mistakes)}
+    return model(spec("y", 1, 5), mistakes=tuple(axes)), {"0/0": eager}, mistaken
+
+
+def statuses(checks: tuple[IoCheck, ...]) -> list[str]:
+    return [row.status for row in checks if row.side == "input"]
+
+
+def test_rounding_that_looks_like_a_mistake_is_none_if_the_design_rounds_so_too() -> None:
+    exported, eager, mistaken = pooled(mistakes=1)
+    device = {"0/0": mistaken["0/0"] + 0.02 * noise(9, 1, 5)}
+    design = {"0/0": device["0/0"] + 0.01 * noise(10, 1, 5)}
+    assert statuses(check_io(exported, eager, mistaken, device)) == ["failed"]
+    (row,) = [row for row in check_io(exported, eager, mistaken, device, design, eager) if row.side == "input"]
+    assert (row.status, row.relative_error) == ("passed", relative_error([device["0/0"]], [design["0/0"]]))
+
+
+def test_a_mistake_of_the_lowering_is_in_its_design_too_and_fails() -> None:
+    exported, eager, mistaken = pooled(mistakes=1)
+    edge = {"0/0": mistaken["0/0"] * 1.001}
+    device = {"0/0": edge["0/0"] + 0.001 * noise(9, 1, 5)}
+    assert statuses(check_io(exported, eager, mistaken, device, device, edge)) == ["failed"]
+    assert statuses(check_io(exported, eager, mistaken, device, device, None)) == ["passed"]
+
+
+def test_of_mistakes_that_exclude_each_other_at_most_one_fails() -> None:
+    exported, eager, mistaken = pooled()
+    first, second = mistaken["0/0"], mistaken["1/0"]
+    assert statuses(check_io(exported, eager, mistaken, {"0/0": (first + second) / 2})) == ["unclear", "unclear"]
+    assert statuses(check_io(exported, eager, mistaken, {"0/0": second})) == ["unclear", "failed"]
+    same = {"0/0": first, "1/0": first * (1 + 1e-6)}
+    one, other, *_ = check_io(exported, eager, same, {"0/0": first})
+    assert (one.status, one.detail, other.status, other.detail) == ("failed", "or axes 1", "unclear", None)
 
 
 def test_an_output_that_is_not_finite_is_never_explained() -> None:
     right, bad = np.ones(4), np.array([1.0, np.nan, 1.0, np.inf])
-    check = check_mistake("input", "x", 3, [bad], [right], [2 * right])
+    check = check_mistake("input", "x", 3, [bad], [[right]], [[2 * right]])
     assert (check.status, check.sample, check.relative_error, check.relative_error_mistaken) == (
         *("unclear", 3),
         *(None, None),
     )
-    assert check_mistake("input", "x", 0, [right], [right], [bad]).status == "passed"
+    assert check_mistake("input", "x", 0, [right], [[right]], [[bad]]).status == "passed"
 
 
 def test_the_relative_error_is_the_mean_over_the_outputs() -> None:
@@ -152,7 +191,10 @@ def test_right_outputs_fail_no_check_and_wrong_outputs_exactly_one(seed: int) ->
     assert failures(p + 0.05 * noise(seed + 1, 1, 3, 4, 5), q) == []
     assert failures(1.3 * p, q) == []  # a wrong gain is an error to measure, not a mistake of the interface
     assert failures(q, p) == [("the outputs come in the order ['q', 'p']", None)]
-    last = np.transpose(q, (0, 2, 3, 1)).reshape(q.shape)
+    last, other_last = (np.transpose(output, (0, 2, 3, 1)).reshape(output.shape) for output in (q, p))
+    assert failures(other_last, last) == [
+        (f"output {name} is laid out in the axis order [0, 2, 3, 1]", None) for name in "pq"
+    ]
     assert failures(p, last) == [("output q is laid out in the axis order [0, 2, 3, 1]", None)]
     units = "output p is of another type or in other units"
     assert failures(np.rint(p / 0.01) + 128, q) == [(units, "it is in other units")]

@@ -72,12 +72,13 @@ def probed(resources: Resources) -> Probed:
     def run(lowered: LoweredProgram, program: LoweredProgram) -> tuple[IoCheck, ...]:
         bundled = bundle(replace(lowered, program=program.program), ask.measure, store=resources.store)
         capture = measure(bundled, (ask.device,), None, store=resources.store, farm=resources.farm)
-        model = lowered.quantized.exported
-        eager, mistaken, device = (
-            tensors(resources.store.read(blob))
-            for blob in (model.methods[0].outputs_eager, model.methods[0].mistaken_outputs, capture.methods[0].outputs)
+        (method,), model = lowered.methods, lowered.quantized.exported.methods[0]
+        assert method.outputs_designed is not None
+        blobs = (
+            *(model.outputs_eager, model.mistaken_outputs, capture.methods[0].outputs),
+            *(method.outputs_designed, method.outputs_edge),
         )
-        return check_io(model.methods[0], eager, mistaken, device)
+        return check_io(model, *(tensors(resources.store.read(blob)) for blob in blobs))
 
     return run
 
