@@ -97,6 +97,7 @@ LOWERED_METHOD = LoweredMethod(
     quantized=QUANTIZED_METHOD, debug_program=blob("7", 2000), debug_unavailable=None, etrecord=None,
     input_qparams=(GRID,), operators=(CONV, VIEW),
     expected_tensors=(), operator_samples=2, reference_calls=blob("e"), reference_constants=blob("f"),
+    outputs_lowered=blob("9", 3),
     reference=blob("8"), outputs_edge=blob("9"), outputs_designed=blob("9", 2), designed_unavailable=None,
     delegation=(
         DelegationCount(operator="conv", delegated=5, not_delegated=0, refusals=()),

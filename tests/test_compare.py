@@ -52,12 +52,13 @@ def test_every_operator_and_every_output_has_one_row(
     names = lowered.quantized.exported.methods[0].sample_names
     assert [(row.rung, row.sample_name, row.output_index, row.status) for row in comparison.outputs] == [
         (rung, name, 0, "exact" if rung == "exported" else "compared")
-        for rung in ("exported", "edge", "designed", "device", "quantized")
+        for rung in ("exported", "lowered", "edge", "designed", "device", "quantized")
         for name in names
     ]
     assert {(row.rung, row.previous_rung) for row in comparison.outputs} == {
         ("exported", None),
-        ("edge", "exported"),
+        ("lowered", "exported"),
+        ("edge", "lowered"),
         ("designed", "edge"),
         ("device", "designed"),
         ("quantized", "exported"),

@@ -28,7 +28,7 @@ class FinalOutputs:
     exported: ExportedMethod
     eager: Tensors
     rungs: Mapping[Rung, Tensors]  # without the rungs that the host cannot compute
-    refusals: Mapping[Rung, str]  # per rung that the host cannot compute, the reason
+    notes: Mapping[Rung, str]  # per rung, why the host cannot compute it, or what its outputs are
     diverged: frozenset[int] = frozenset()  # the samples for which the device read other tokens than eager PyTorch
 
     @classmethod
@@ -39,6 +39,7 @@ class FinalOutputs:
         exported = lowered.quantized.exported
         blobs: dict[Rung, Blob | None] = {
             "exported": exported.outputs_exported,
+            "lowered": lowered.outputs_lowered,
             "edge": lowered.outputs_edge,
             "designed": lowered.outputs_designed,
             "device": capture.outputs,
@@ -48,7 +49,11 @@ class FinalOutputs:
             exported=exported,
             eager=load(store.read(exported.outputs_eager)),
             rungs={rung: load(store.read(blob)) for rung, blob in blobs.items() if blob is not None},
-            refusals={"designed": lowered.designed_unavailable} if lowered.designed_unavailable else {},
+            notes={
+                rung: note
+                for rung, note in (("lowered", lowered.lowered_note), ("designed", lowered.designed_unavailable))
+                if note is not None
+            },
             diverged=diverged,
         )
 
@@ -76,7 +81,7 @@ class FinalOutputs:
                 output=exported.outputs[index].name,
                 shape=tuple(eager.shape if actual is None else actual.shape),
                 status=compared.status,
-                why=self.refusals.get(rung),
+                why=self.notes.get(rung),
                 nonfinite_actual=compared.nonfinite_actual,
                 nonfinite_reference=compared.nonfinite_reference,
                 gap=compared.gap,

@@ -181,8 +181,8 @@ class CellRow:
     """Lowest SNR of the debug program's final outputs against those of the shipping program; null unless
     `observer_effect` is finite."""
     worst_rung: Rung | None
-    """The rung that adds most noise to the final outputs, on the path exported, edge, designed, device. If the host
-    cannot compute the rung designed, the noise of that rung is counted at the rung device."""
+    """The rung that adds most noise to the final outputs, on the path exported, lowered, edge, designed, device. If
+    the host cannot compute a rung, the noise of that rung is counted at the next one."""
     operators_introduced: int | None
     """Number of operators that introduce error."""
     operators_masked: int | None

@@ -83,15 +83,15 @@ class OutputComparison:
     status: OperatorStatus
     """Whether the output was compared, and if not, why."""
     why: str | None = None
-    """Why the host could not compute the output."""
+    """Why the host could not compute the output, or what is special about it."""
     nonfinite_actual: int = 0
     """Number of infinities and NaNs in the output."""
     nonfinite_reference: int = 0
     """Number of infinities and NaNs in the output of eager fp32."""
     gap: Gap
     previous_rung: Rung | None
-    """The rung to whose error this rung adds its own, on the path exported, edge, designed, device. For quantized,
-    which is beside this path, it is exported. Null for the first rung."""
+    """The rung to whose error this rung adds its own, on the path exported, lowered, edge, designed, device. For
+    quantized, which is beside this path, it is exported. Null for the first rung."""
     previous_status: OperatorStatus | None = None
     """Whether the output was compared with the previous rung's, and if not, why; null for the first rung."""
     previous_snr_db: Decibels | None

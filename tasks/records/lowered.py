@@ -148,7 +148,7 @@ class LoweredMethod:
     `reference_calls` and `reference_constants` store the edge graph: the calls of its operators, and the constants of
     these calls. `reference` has the value of every operator in the edge graph, except constants, for the first
     `operator_samples` evaluation samples (safetensors, keys `<sample>/<operator index>`). `outputs_edge` has the final
-    outputs of the edge graph for all samples, and `outputs_designed` those of the rung `designed`.
+    outputs of the edge graph for all samples, and `outputs_lowered` and `outputs_designed` those of these rungs.
     """
 
     quantized: QuantizedMethod
@@ -164,6 +164,9 @@ class LoweredMethod:
     reference_calls: Blob
     reference_constants: Blob
     reference: Blob
+    outputs_lowered: Blob | None = None  # None if the host cannot compute the rung
+    lowered_note: str | None = None  # why there are no outputs of the rung `lowered`, or what they are
+    graph_change: str | None = None  # what makes the lowered graph another function than the model; None if nothing
     outputs_edge: Blob
     outputs_designed: Blob | None
     designed_unavailable: str | None  # the reason why the host cannot compute the rung; None if it can

@@ -91,8 +91,8 @@ class OperatorRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputRow:
-    """One row per final output, sample and rung (`exported`, `edge` and `designed` on the host, then `device`; beside
-    this path, `quantized` on the host): the comparison with eager fp32 and with the previous rung."""
+    """One row per final output, sample and rung (`exported`, `lowered`, `edge` and `designed` on the host, then
+    `device`; beside this path, `quantized` on the host): the comparison with eager fp32 and with the previous rung."""
 
     cell: CellIdentity
     comparison: OutputComparison

@@ -98,10 +98,11 @@ EVENT_KINDS: dict[EventKind, str] = {
 }
 """Every kind of timed event."""
 
-Rung = Literal["exported", "edge", "designed", "device", "quantized"]
+Rung = Literal["exported", "lowered", "edge", "designed", "device", "quantized"]
 RUNGS: dict[Rung, str] = {
     "exported": "The program of torch.export on the host.",
-    "edge": "The edge graph after the backend's passes, with floating-point activations, on the host.",
+    "lowered": "The edge graph after the backend's passes, with float weights and nothing rounded, on the host.",
+    "edge": "The edge graph with rounded weights and floating-point activations, on the host.",
     "designed": "The edge graph on the host, with every value rounded to the grid that the lowering recorded for it, "
     "except values that only clamps read.",
     "device": "The program that ships, on the device.",
@@ -109,10 +110,11 @@ RUNGS: dict[Rung, str] = {
     "rounds where the compiler does not, so it is beside the path to the device.",
 }
 """Every rung. Each is compared with eager fp32, and each but the first also with the previous rung."""
-SHIPPING_RUNGS: tuple[Rung, ...] = ("exported", "edge", "designed", "device")
+SHIPPING_RUNGS: tuple[Rung, ...] = ("exported", "lowered", "edge", "designed", "device")
 """The rungs on the path from eager fp32 to the device, in order. Each adds one kind of error to the rung before it."""
 PREVIOUS_RUNG: dict[Rung, Rung] = {
-    "edge": "exported",
+    "lowered": "exported",
+    "edge": "lowered",
     "designed": "edge",
     "device": "designed",
     "quantized": "exported",
@@ -150,7 +152,8 @@ Outcome = Literal["passed", "out_of_tolerance", "failed", "impossible", "infrast
 OUTCOMES: dict[Outcome, str] = {
     "passed": "Every stage succeeded, and the final outputs are within the tolerance.",
     "out_of_tolerance": "Every stage succeeded, and the device's results are beyond the tolerance.",
-    "failed": "A stage failed, or the program takes its inputs or gives its outputs in another way than the model.",
+    "failed": "A stage failed, the lowered graph is another function than the model, or the program takes its inputs "
+    "or gives its outputs in another way than the model.",
     "impossible": "The plan itself shows that this cell cannot run.",
     "infrastructure": "The device, the machine or the stored evidence failed, not the cell.",
 }

@@ -28,7 +28,8 @@ _WHAT: dict[Cause, str] = {
 }
 _FROM: dict[Rung, str] = {
     "exported": "the export",
-    "edge": "the rounding of weights and the backend's passes",
+    "lowered": "the graph that the lowering makes of the model",
+    "edge": "the rounding of weights",
     "designed": "the rounding of values to their grids",
     "device": "what the device computes differently",
 }

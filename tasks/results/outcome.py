@@ -84,6 +84,9 @@ def _outcome(cell: CellResult, shortfalls: Sequence[str]) -> tuple[Outcome, str 
     if cell.cases is not None:
         return "passed", None
     assert cell.comparison is not None, "a cell without an error is complete"
+    methods = cell.lowered.methods if cell.lowered else ()
+    if (changed := next((method.graph_change for method in methods if method.graph_change), None)) is not None:
+        return "failed", changed
     wrong = next((check for check in cell.comparison.io_checks if check.status == "failed"), None)
     if wrong is not None:
         detail = f" ({wrong.detail})" if wrong.detail else ""

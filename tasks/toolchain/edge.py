@@ -5,7 +5,7 @@ because saving loses the attributes of the nodes.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,11 @@ from qnnsweep.tasks.toolchain.export import make_deterministic
 from qnnsweep.tasks.toolchain.reference.counterparts import other_reference
 from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
 from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
+from qnnsweep.tasks.toolchain.reference.graph_change import graph_change
+from qnnsweep.tasks.toolchain.reference.lowered import LoweredRung, lowered_rung, note_of
 from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator_table, output_operators
 from qnnsweep.tasks.toolchain.saved_program import load_program
-from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
+from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
 
 Samples = Sequence[tuple[torch.Tensor, ...]]
 
@@ -47,6 +49,9 @@ class EdgeModel:
     reference_calls: Blob
     reference_constants: Blob
     reference: Blob
+    outputs_lowered: Blob | None
+    lowered_note: str | None
+    graph_change: str | None
     outputs_edge: Blob
     outputs_designed: Blob | None
     designed_unavailable: str | None
@@ -79,6 +84,12 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     if any((*qparams, *(operator.quantization for operator in operators if not operator.constant))):
         designed = designed_outputs(reference, operators, qparams, samples)
     unavailable = designed if isinstance(designed, str) else None
+    floats = None if quantized.float_weights is None else read_tensors(store, quantized.float_weights)
+    lowered = lowered_rung(reference, operators, floats, samples)
+    outputs_edge = put_tensors(store, outputs_by_sample(answers))
+    outputs_lowered = outputs_edge
+    if lowered is not None:
+        outputs_lowered = None if lowered.outputs is None else put_tensors(store, outputs_by_sample(lowered.outputs))
     return EdgeModel(
         quantized=quantized,
         program=edge,
@@ -91,13 +102,50 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
         reference_calls=calls,
         reference_constants=constants,
         reference=put_tensors(store, values),
-        outputs_edge=put_tensors(store, outputs_by_sample(answers)),
+        outputs_lowered=outputs_lowered,
+        lowered_note=note_of(lowered),
+        graph_change=_graph_change(quantized, lowered, (answers, values), graph, operators, samples[:1], store),
+        outputs_edge=outputs_edge,
         outputs_designed=None if unavailable else put_tensors(store, outputs_by_sample(designed)),
         designed_unavailable=unavailable,
         references=tuple(
             other_reference(name, load_program(store, programs[name]), graph, operators, recorded, store)
             for name in options.references
         ),
+    )
+
+
+def _graph_change(
+    quantized: QuantizedMethod,
+    lowered: LoweredRung | None,
+    edge: tuple[Sequence[object], Mapping[str, torch.Tensor]],
+    graph: ExportedProgram,
+    operators: Sequence[Operator],
+    first: Samples,
+    store: Store,
+) -> str | None:
+    """Return what makes the lowered graph another function than the model; None if it is the same or if unknown.
+
+    `edge`: the final outputs and the values of the edge graph, which is the rung if `lowered` is None.
+    """
+    exported = quantized.exported
+    values = {row.index: edge[1].get(tensor_key(0, row.index)) for row in operators}
+    if lowered is not None and (lowered.outputs is None or lowered.note):
+        return None
+
+    def reference() -> tuple[OtherReference, dict[str, torch.Tensor]]:
+        counterparts = other_reference(
+            "exported", load_program(store, exported.program), graph, operators, first, store
+        )
+        return counterparts, read_tensors(store, counterparts.values)
+
+    return graph_change(
+        exported,
+        outputs_by_sample(edge[0] if lowered is None else lowered.outputs or ()),
+        read_tensors(store, exported.outputs_eager),
+        values if lowered is None else lowered.values,
+        operators,
+        reference,
     )
 
 

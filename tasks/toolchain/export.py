@@ -3,7 +3,7 @@
 import copy
 import importlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,18 @@ from qnnsweep.tasks.records.keys import METHOD, tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.calls import operator_calls
 from qnnsweep.tasks.toolchain.io_mistakes import mistaken_answers
+from qnnsweep.tasks.toolchain.repeatable import (
+    State,
+    another_function,
+    check_inputs,
+    check_repeated,
+    check_states,
+    check_traced,
+    copies,
+)
 from qnnsweep.tasks.toolchain.sequences import driven_samples
 from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs, outputs_by_sample, put_tensors
+from qnnsweep.tasks.toolchain.writes import lost_writes
 
 Sample = Mapping[str, Any]
 
@@ -38,10 +48,15 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
 
 
 def check_model(model: ModelConfig) -> None:
-    """Create the model and its samples, and run each method on a sample. Raises RequestError like `export_model`."""
+    """Create the model and its samples, and run each method twice on a sample. Raises RequestError like `export_model`.
+
+    Only the export finds the lines that change the model or its inputs.
+    """
     for method in methods_of_model(model):
         with torch.no_grad():
-            _answer(method.model, method.module, _arguments(method.model, method.evaluation[0]))
+            inputs, state = method.arguments("evaluation")[:1], State(method.module)
+            _, changed = _answers(method, inputs)
+            check_repeated(model.name, changed, None, state)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,11 +164,13 @@ def _with_forward(module: torch.nn.Module, function: str, key: str) -> torch.nn.
 def _exported(method: Method, store: Store) -> ExportedMethod:
     model, module, evaluation, calibration = method.model, method.module, method.evaluation, method.calibration
     arguments = method.arguments("evaluation")
+    names = [str(sample.get("name") or f"sample {index}") for index, sample in enumerate(evaluation)]
     with torch.no_grad():
-        answers = [_answer(model, module, inputs) for inputs in arguments]
-        program = torch.export.export(module, arguments[0], strict=True)
+        program, answers = _program(method, arguments)
         exported = program.module()
-        exported_answers = [exported(*inputs) for inputs in arguments]
+        exported_answers = [exported(*copies(inputs)) for inputs in arguments]
+    for name, answer, expected in zip(names, exported_answers, answers, strict=True):
+        check_traced(model.name, name, answer, expected)
     torch.export.save(program, "program.pt2")
     specs = tuple(TensorSpec(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in model.inputs)
     mistakes, mistaken = mistaken_answers(module, specs, arguments, answers)
@@ -170,7 +187,7 @@ def _exported(method: Method, store: Store) -> ExportedMethod:
         calibration=put_tensors(store, _by_name(model, calibration)) if calibration else None,
         calibration_samples=len(calibration),
         evaluation=put_tensors(store, _by_name(model, evaluation)),
-        sample_names=tuple(str(sample.get("name") or f"sample {index}") for index, sample in enumerate(evaluation)),
+        sample_names=tuple(names),
         labels=tuple(None if sample.get("label") is None else int(sample["label"]) for sample in evaluation),
         outputs_eager=put_tensors(store, outputs_by_sample(answers)),
         outputs_exported=put_tensors(store, outputs_by_sample(exported_answers)),
@@ -179,7 +196,36 @@ def _exported(method: Method, store: Store) -> ExportedMethod:
         positions=method.positions,
         states=None if method.driven is None else tuple(states),
         calls=operator_calls(program),
+        lost_writes=lost_writes(program.graph) or None,
     )
+
+
+def _program(
+    method: Method, arguments: Sequence[tuple[torch.Tensor, ...]]
+) -> tuple[torch.export.ExportedProgram, list[object]]:
+    """Return the exported program, and the outputs of eager PyTorch for every sample.
+
+    Raises RequestError if the model changes itself or its inputs, so that its outputs depend on earlier calls.
+    """
+    name, module = method.model.name, method.module
+    state = State(module)
+    answers, changed = _answers(method, arguments)
+    try:
+        program = torch.export.export(module, copies(arguments[0]), strict=True)
+    except Exception:
+        # What torch.export says about a model that changes itself is not the reason.
+        check_repeated(name, changed, None, state)
+        raise
+    check_inputs(name, [spec.name for spec in method.model.inputs], program)
+    check_states(name, program)
+    check_repeated(name, changed, program, state)
+    return program, answers
+
+
+def _answers(method: Method, arguments: Sequence[tuple[torch.Tensor, ...]]) -> tuple[list[object], str | None]:
+    """Return eager PyTorch's outputs for every sample, and how far a last call on the first one is from the first."""
+    *answers, again = (_answer(method.model, method.module, copies(inputs)) for inputs in (*arguments, arguments[0]))
+    return answers, another_function(again, answers[0])
 
 
 def make_deterministic() -> None:

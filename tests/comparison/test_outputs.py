@@ -45,7 +45,8 @@ def cell(
         return store.put_bytes(save(with_sample_0(value)))
 
     blobs = {
-        rung: blob(rungs.get(rung, SIGNAL)) for rung in ("eager", "exported", "quantized", "edge", "device", "debug")
+        rung: blob(rungs.get(rung, SIGNAL))
+        for rung in ("eager", "exported", "quantized", "lowered", "edge", "device", "debug")
     }
     exported = replace(
         EXPORTED_METHOD, outputs=(LOGITS,), outputs_eager=blobs["eager"], outputs_exported=blobs["exported"]
@@ -53,6 +54,7 @@ def cell(
     lowered = replace(
         LOWERED_METHOD,
         quantized=replace(QUANTIZED_METHOD, exported=exported, outputs_quantized=blobs["quantized"]),
+        outputs_lowered=blobs["lowered"],
         outputs_edge=blobs["edge"],
         outputs_designed=None if isinstance(designed, str) else blob(designed),
         designed_unavailable=designed if isinstance(designed, str) else None,
@@ -66,7 +68,9 @@ def read(store: Store, designed: NDArray[Any] | str, **rungs: NDArray[Any]) -> F
 
 
 def test_every_rung_is_compared_with_eager_pytorch_and_with_the_previous_rung(store: Store) -> None:
-    final = read(store, SIGNAL * 1.01, edge=SIGNAL * 1.1, device=SIGNAL * 1.02, quantized=SIGNAL * 2)
+    final = read(
+        store, SIGNAL * 1.01, lowered=SIGNAL * 1.05, edge=SIGNAL * 1.1, device=SIGNAL * 1.02, quantized=SIGNAL * 2
+    )
     rows = [row for row in final.compare(classifier=True) if row.sample == 0]
     gaps = [None if row.gap.snr_db is None else round(row.gap.snr_db) for row in rows]
     previous = [
@@ -75,7 +79,8 @@ def test_every_rung_is_compared_with_eager_pytorch_and_with_the_previous_rung(st
     ]
     assert [(row.rung, row.status, gap, *before) for row, gap, before in zip(rows, gaps, previous, strict=True)] == [
         ("exported", "exact", None, None, None, None),
-        ("edge", "compared", 20, "exported", "compared", 20),
+        ("lowered", "compared", 26, "exported", "compared", 26),
+        ("edge", "compared", 20, "lowered", "compared", 26),
         ("designed", "compared", 40, "edge", "compared", 22),
         ("device", "compared", 34, "designed", "compared", 40),
         ("quantized", "compared", 0, "exported", "compared", 0),
@@ -87,7 +92,7 @@ def test_every_rung_is_compared_with_eager_pytorch_and_with_the_previous_rung(st
 def test_a_rung_that_the_host_cannot_compute_has_every_row_with_the_reason(store: Store) -> None:
     final = read(store, "no such kernel", device=SIGNAL * 1.1)
     rows = list(final.compare(classifier=True))
-    assert len(rows) == 5 * 2
+    assert len(rows) == 6 * 2
     designed = [row for row in rows if row.rung == "designed"]
     assert [(row.status, row.why, row.shape, row.top1_actual, row.previous_status) for row in designed] == [
         ("no_value", "no such kernel", (1, 2), None, "no_value")
@@ -96,7 +101,7 @@ def test_a_rung_that_the_host_cannot_compute_has_every_row_with_the_reason(store
     assert [(row.status, row.why, row.previous_status) for row in device] == [
         ("compared", None, "no_value"), ("exact", None, "no_value"),
     ]  # fmt: skip
-    assert {pair.subject.rung for pair in final.pairs()} == {"exported", "edge", "device", "quantized"}
+    assert {pair.subject.rung for pair in final.pairs()} == {"exported", "lowered", "edge", "device", "quantized"}
     summary = finals(replace(COMPARISON, outputs=tuple(rows)))
     assert (summary.final_difference, summary.device_difference, worst_rung(rows)) == ("finite", None, "device")
 

@@ -90,7 +90,7 @@ def test_the_final_outputs_of_every_rung(values: dict) -> None:
     assert values["rungs"] == [
         [backend, rung]
         for backend in ("qnn", "xnnpack")
-        for rung in ("designed", "device", "edge", "exported", "quantized")
+        for rung in ("designed", "device", "edge", "exported", "lowered", "quantized")
     ]
     assert values["worst"] > 25
 

@@ -98,10 +98,10 @@ def test_the_budget_of_another_final_output_can_be_chosen(page: Page, tmp_path: 
 def test_the_ladder_is_drawn_as_a_path_to_the_device_with_the_worst_rung_marked(page: Page, sample_report: str) -> None:
     page.goto(f"{sample_report}#cell-6")
     rungs = page.locator("#cell-6 .ladder tbody tr")
-    expect(rungs.locator(".track svg")).to_have_count(5)
-    names = ["eager", "exported", "edge", "designed", "device", "quantized"]
+    expect(rungs.locator(".track svg")).to_have_count(6)
+    names = ["eager", "exported", "lowered", "edge", "designed", "device", "quantized"]
     assert [rung.locator("th").inner_text() for rung in rungs.all()] == names
-    assert [rung.locator(".path").count() for rung in rungs.all()] == [0, 1, 2, 2, 1, 0]
-    assert [rung.locator(".path.worst").count() for rung in rungs.all()] == [0, 1, 1, 0, 0, 0]
-    positions = [float(rung.locator("circle").get_attribute("cx") or "") for rung in rungs.all()[1:5]]
+    assert [rung.locator(".path").count() for rung in rungs.all()] == [0, 1, 2, 2, 2, 1, 0]
+    assert [rung.locator(".path.worst").count() for rung in rungs.all()] == [0, 0, 1, 1, 0, 0, 0]
+    positions = [float(rung.locator("circle").get_attribute("cx") or "") for rung in rungs.all()[1:6]]
     assert positions == sorted(positions, reverse=True)

@@ -9,13 +9,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qnnsweep.tasks.report.formats.formats import FORMATS
-from qnnsweep.tasks.report.formats.github import users_line
 from qnnsweep.tasks.report.formats.names import Format
 from tests.sample_tables import RUN, cell, nightly, sweep
 
@@ -160,11 +158,6 @@ def test_a_line_of_the_users_model_that_introduces_an_error_is_annotated() -> No
     assert text(Format.github, {**tables, "operators": operators}) == f"::warning {place}::{message}\n"
     tables["cells"][0]["outcome"] = "out_of_tolerance"
     assert f"::error {place}::{message}\n" in text(Format.github, {**tables, "operators": operators})
-
-
-@pytest.mark.parametrize("trace", ["", 'File "/x/site-packages/torch/nn.py", line 3, in f', "File x, line y"])
-def test_a_trace_without_a_line_of_the_user_has_no_annotation(trace: str) -> None:
-    assert users_line(trace) is None
 
 
 @given(st.text())

@@ -351,14 +351,14 @@ def test_the_ladder_is_the_path_to_the_device_with_the_converted_graph_beside_it
     ]
     page = render(RUN, tables, {})
     ladder = page[page.index('<table class="ladder">') : page.index("</table>", page.index('<table class="ladder">'))]
-    rungs = ["eager", "exported", "edge", "designed", "device", "quantized"]
+    rungs = ["eager", "exported", "lowered", "edge", "designed", "device", "quantized"]
     ladder = re.sub("<button.*?>|</button>", "", ladder)
     assert re.findall(r'<th scope="row">(.*?)</th>', ladder) == rungs
     assert re.findall(r'<tr class="beside"><th scope="row">(.*?)</th>', ladder) == ["quantized"]
     assert re.findall(r'<tr class="worst"><th scope="row">(.*?)</th>', ladder) == ["edge"]
     assert "of 8, dB" in ladder
     assert '<td title="no kernel">no_value</td>' in ladder
-    assert re.findall(r'title="against (.*?)"', ladder) == ["exported", "edge", "designed", "exported"]
+    assert re.findall(r'title="against (.*?)"', ladder) == ["exported", "lowered", "edge", "designed", "exported"]
 
 
 def test_the_cost_of_compilation_has_the_calls_of_the_cell_and_those_that_it_shares() -> None:

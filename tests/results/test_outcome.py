@@ -36,6 +36,7 @@ from qnnsweep.tasks.records import (
 from qnnsweep.tasks.records.cell_rows import Finals, Limits
 from qnnsweep.tasks.records.vocabulary import Outcome
 from qnnsweep.tasks.results.outcome import CellResult, finals, judge
+from tests.sample_records import LOWERED, LOWERED_METHOD
 
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(model=ModelFacts(name="digits_cnn", weights="trained"), methods=())
@@ -108,6 +109,13 @@ def test_a_program_with_a_mistake_at_its_inputs_or_outputs_fails_whatever_its_nu
             "failed",
             f"not comparable with the model: {wrong.mistake}{in_words}; the table `probe` has the evidence",
         )
+
+
+def test_a_cell_whose_lowered_graph_is_another_function_fails_whatever_its_numbers_are(request_8a8w: Request) -> None:
+    why = "the lowered graph is another function than the model"
+    changed = replace(LOWERED, methods=(replace(LOWERED_METHOD, graph_change=why),))
+    assert judged(cell(request_8a8w, output(0, gap(99.0)), lowered=changed)) == ("failed", why)
+    assert judged(cell(request_8a8w, output(0, gap(99.0)), lowered=LOWERED)) == ("passed", None)
 
 
 def test_finals_are_the_worst_output_of_the_worst_sample_on_the_device() -> None:

@@ -3,18 +3,14 @@
 The form is that of the workflow command `::error file=…,line=…,title=…::message`.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
 
 from qnnsweep.tasks.records import RunFacts
+from qnnsweep.tasks.records.source_lines import users_line
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
 from qnnsweep.tasks.report.formats import cells as of
-
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
-_PACKAGES = "site-packages"
 
 
 def github(_: RunFacts, tables: Mapping[str, Sequence[Row]]) -> str:
@@ -53,20 +49,6 @@ def _operators(cells: Sequence[Row], operators: Sequence[Row]) -> Iterator[str]:
         )
         place = {"file": file, "line": str(number), "title": f"The device computes {names} differently"}
         yield _command(level, place, message)
-
-
-def users_line(stack_trace: str) -> tuple[str, int] | None:
-    """Return the file and the line of the innermost call in a trace that is no installed package's.
-
-    The file is relative to the working folder if it is in this folder.
-    """
-    calls = [(PurePath(file), int(line)) for file, line in _FRAME.findall(stack_trace)]
-    of_user = [(file, line) for file, line in calls if _PACKAGES not in file.parts]
-    if not of_user:
-        return None
-    file, line = of_user[-1]
-    here = Path.cwd()
-    return str(file.relative_to(here) if file.is_relative_to(here) else file), line
 
 
 def _command(level: str, properties: Mapping[str, str], message: str) -> str:

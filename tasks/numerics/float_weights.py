@@ -1,0 +1,51 @@
+"""The float weights of a quantized graph: which stored tensor a dequantized constant was rounded from."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qnnsweep.tasks.numerics.element_use import Array
+from qnnsweep.tasks.records import Operator
+
+Floats = NDArray[np.float32]
+_ROUNDING = 1e-3  # how much larger the error's energy may be than the weight's, because of float32's own rounding
+
+
+def dequantizes_constant(operator: Operator) -> bool:
+    """Return whether an operator dequantizes a weight or a bias."""
+    return operator.constant and ".dequantize_" in operator.target
+
+
+def float_weight(operator: Operator, rounded: object, floats: Mapping[str, Array]) -> Floats | None:
+    """Return the float tensor of the constant that an operator dequantizes, in the shape of `rounded`.
+
+    `rounded`: the value of the operator. `floats`: the float tensors, by the names of their observers. Returns None if
+    pt2e did not store the tensor, or if it is not the tensor that the constant was rounded from: a pass may change a
+    weight's layout.
+    """
+    originals = [floats[name] for name in operator.source_nodes if name in floats]
+    if not isinstance(rounded, np.ndarray) or len(originals) != 1:
+        return None
+    original = _of_kernel(originals[0], rounded)
+    return original if _is_rounded(rounded, original) else None
+
+
+def _of_kernel(original: Array, rounded: Array) -> Array:
+    """Return the weight of a linear layer as the kernel of 1×1 that it is if the layer is compiled as a convolution."""
+    return original.reshape(rounded.shape) if rounded.shape == (*original.shape, 1, 1) else original
+
+
+def _is_rounded(rounded: Array, original: Array) -> bool:
+    """Return whether `rounded` can be `original` after rounding, with its axes in the same order.
+
+    Zero is on every grid, so rounding and clipping never change a weight by more than its own magnitude. The error of a
+    transposed weight has about twice the weight's energy. A bias has one axis, which cannot be transposed. The int32
+    grid of a bias may be too small: then the bias can overflow to the other sign, which is an error to report.
+    """
+    if rounded.shape != original.shape:
+        return False
+    if original.ndim < 2:
+        return True
+    error = float(np.square(rounded - original, dtype=np.float64).sum())
+    return error <= float(np.square(original, dtype=np.float64).sum()) * (1 + _ROUNDING)

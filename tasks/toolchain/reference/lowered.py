@@ -1,0 +1,101 @@
+"""The rung `lowered`: the edge graph on the host, with float weights, and with nothing rounded.
+
+What its outputs have against those of eager PyTorch is the error of the graph: no quantization has made it. The float
+weights are those that pt2e stored.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from qnnsweep.tasks.numerics.float_weights import dequantizes_constant, float_weight
+from qnnsweep.tasks.records import Operator
+from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, Value
+
+_ROUNDS = ("quantized_decomposed.quantize_", "quantized_decomposed.dequantize_")
+_NAMED = 3
+_ITSELF = "this scheme rounds nothing before the device, so the rung is the rung edge"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoweredRung:
+    """The final outputs of the rung for every sample, and the values of its calls for the first one.
+
+    `outputs`: None if the host cannot compute them. `note`: why there are none, or what the values are.
+    """
+
+    outputs: list[list[Value]] | None
+    values: Mapping[int, Value]
+    note: str | None
+
+
+def lowered_rung(
+    graph: ReferenceGraph,
+    operators: Sequence[Operator],
+    floats: Mapping[str, torch.Tensor] | None,
+    samples: Sequence[tuple[torch.Tensor, ...]],
+) -> LoweredRung | None:
+    """Return the rung; None if the scheme rounds nothing, so that the rung is the edge graph itself.
+
+    `operators`: one per call of `graph`. `floats`: the float weights by the names of their observers; None for a float
+    scheme.
+    """
+    plain = _without_rounding(graph)
+    if floats is None and plain.calls == graph.calls:
+        return None
+    try:
+        with torch.no_grad():
+            constants, unknown = _constants(graph, operators, floats or {})
+            answers: list[list[Value]] = []
+            values: dict[int, Value] = {}
+            for number, sample in enumerate(samples):
+                keep = values if number == 0 else None
+                answers.append(plain.walk(sample, constants, lambda index, value, keep=keep: _kept(index, value, keep)))
+    except NoKernel as refusal:
+        return LoweredRung(outputs=None, values={}, note=str(refusal))
+    named = ", ".join(unknown[:_NAMED]) + (" and more" if len(unknown) > _NAMED else "")
+    note = f"the float weights of {len(unknown)} operators are not known ({named}), so their rounded ones are used"
+    return LoweredRung(outputs=answers, values=values, note=note if unknown else None)
+
+
+def note_of(rung: LoweredRung | None) -> str | None:
+    return _ITSELF if rung is None else rung.note
+
+
+def _kept(index: int, value: Value, keep: dict[int, Value] | None) -> Value:
+    if keep is not None:
+        keep[index] = value
+    return value
+
+
+def _constants(
+    graph: ReferenceGraph, operators: Sequence[Operator], floats: Mapping[str, torch.Tensor]
+) -> tuple[dict[int, Value], list[str]]:
+    """Return the values of the constant calls, from the float weights, and the operators whose float is not known."""
+    arrays = {name: tensor.numpy() for name, tensor in floats.items()}
+    constants: dict[int, Value] = {}
+    unknown: list[str] = []
+    for index in graph.constant_calls:
+        value, operator = graph.call(index, constants, ()), operators[index]
+        if dequantizes_constant(operator) and isinstance(value, torch.Tensor):
+            original = float_weight(operator, value.numpy(), arrays)
+            if original is None:
+                unknown.append(operator.name)
+            else:
+                value = torch.from_numpy(np.array(original)).to(value.dtype)
+        constants[index] = value
+    return constants, unknown
+
+
+def _without_rounding(graph: ReferenceGraph) -> ReferenceGraph:
+    """Return the graph in which every call that rounds an activation returns its input."""
+    constant = frozenset(graph.constant_calls)
+    calls = [
+        replace(call, target="aten.alias.default", arguments=call.arguments[:1], keywords={}, dtype=None)
+        if call.target.startswith(_ROUNDS) and index not in constant
+        else call
+        for index, call in enumerate(graph.calls)
+    ]
+    return ReferenceGraph(calls, graph.outputs, graph.constants)
