@@ -37,6 +37,20 @@ class Rule:
     evidence: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperatorRule:
+    """A rule about operators whose values have 16 bits: an older architecture than `arch_below` does not run them.
+
+    `targets`: their names in the edge program. `reason` and `remedy` are for the message of a cell that fails.
+    """
+
+    targets: frozenset[str]
+    arch_below: int
+    reason: str
+    remedy: str
+    evidence: str
+
+
 class PlannedBackend(Protocol):
     """The part of a backend that planning needs."""
 
@@ -73,6 +87,11 @@ class PlannedBackend(Protocol):
     @property
     def rules(self) -> Sequence[Rule]:
         """The rules that make cells impossible."""
+        ...
+
+    @property
+    def operator_rules(self) -> Sequence[OperatorRule]:
+        """The rules about operators, which explain why a cell failed."""
         ...
 
 

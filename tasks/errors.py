@@ -111,13 +111,15 @@ class DeadlinePassed(DeviceError):
 class RunnerFailed(QnnsweepError):
     """The device ran the runner, and the runner failed: the program is at fault.
 
-    Attributes: `command` (the command that failed), `log` (sha256 of the command's output).
+    Attributes: `command` (the command that failed), `log` (sha256 of the command's output), `missing` (the operators
+    for which the device's runtime has no kernel).
     """
 
-    def __init__(self, message: str, *, command: "Command", log: str) -> None:
+    def __init__(self, message: str, *, command: "Command", log: str, missing: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.command = command
         self.log = log
+        self.missing = missing
 
 
 class EvidenceError(QnnsweepError):

@@ -45,15 +45,12 @@ class FinalOutputs:
             "device": capture.outputs,
             "quantized": lowered.quantized.outputs_quantized,
         }
+        notes: dict[Rung, str | None] = {"lowered": lowered.lowered_note, "designed": lowered.designed_unavailable}
         return cls(
             exported=exported,
             eager=load(store.read(exported.outputs_eager)),
             rungs={rung: load(store.read(blob)) for rung, blob in blobs.items() if blob is not None},
-            notes={
-                rung: note
-                for rung, note in (("lowered", lowered.lowered_note), ("designed", lowered.designed_unavailable))
-                if note is not None
-            },
+            notes={rung: note for rung, note in notes.items() if note is not None},
             diverged=diverged,
         )
 

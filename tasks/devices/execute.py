@@ -62,12 +62,13 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         failure = f"the {launch.title} ended with {ending} on {device.name}\n{end}"
         if (known := of_runner(printed, errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
-        if missing := missing_operators(printed, errors):
+        missing = missing_operators(printed, errors)
+        if missing:
             failure = (
                 f"ExecuTorch's runtime on {device.name} lacks {', '.join(missing)}, which runs on the CPU: "
                 f"replace it in the model's forward, or use a native runner that has it; {failure}"
             )
-        raise RunnerFailed(failure, log=log.sha256, command=command)
+        raise RunnerFailed(failure, log=log.sha256, command=command, missing=tuple(missing))
     latencies = latencies_ms(printed)
     if (latencies or result.dropped_bytes) and len(latencies) != launch.samples:
         dropped = f"; {result.dropped_bytes} bytes of its output were dropped" if result.dropped_bytes else ""

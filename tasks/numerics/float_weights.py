@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from qnnsweep.tasks.numerics.element_use import Array
+from qnnsweep.tasks.numerics.element_use import Array, Value
 from qnnsweep.tasks.records import Operator
 
 Floats = NDArray[np.float32]
@@ -17,7 +17,7 @@ def dequantizes_constant(operator: Operator) -> bool:
     return operator.constant and ".dequantize_" in operator.target
 
 
-def float_weight(operator: Operator, rounded: object, floats: Mapping[str, Array]) -> Floats | None:
+def float_weight(operator: Operator, rounded: Value | None, floats: Mapping[str, Array]) -> Floats | None:
     """Return the float tensor of the constant that an operator dequantizes, in the shape of `rounded`.
 
     `rounded`: the value of the operator. `floats`: the float tensors, by the names of their observers. Returns None if
@@ -25,15 +25,19 @@ def float_weight(operator: Operator, rounded: object, floats: Mapping[str, Array
     weight's layout.
     """
     originals = [floats[name] for name in operator.source_nodes if name in floats]
-    if not isinstance(rounded, np.ndarray) or len(originals) != 1:
+    if rounded is None or isinstance(rounded, tuple) or len(originals) != 1:
         return None
     original = _of_kernel(originals[0], rounded)
     return original if _is_rounded(rounded, original) else None
 
 
 def _of_kernel(original: Array, rounded: Array) -> Array:
-    """Return the weight of a linear layer as the kernel of 1×1 that it is if the layer is compiled as a convolution."""
-    return original.reshape(rounded.shape) if rounded.shape == (*original.shape, 1, 1) else original
+    """Return the weight with the dimensions of 1 that a pass adds.
+
+    A linear layer or a 1D convolution may be compiled as a 2D convolution.
+    """
+    of_both = [[size for size in array.shape if size != 1] for array in (original, rounded)]
+    return original.reshape(rounded.shape) if of_both[0] == of_both[1] else original
 
 
 def _is_rounded(rounded: Array, original: Array) -> bool:

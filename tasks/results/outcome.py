@@ -24,6 +24,7 @@ from qnnsweep.tasks.records import (
 )
 from qnnsweep.tasks.records.cell_rows import Finals, Limits
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, Outcome
+from qnnsweep.tasks.results.failure import failure_reason
 
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError, MachineFault)
 
@@ -80,7 +81,8 @@ def _outcome(cell: CellResult, shortfalls: Sequence[str]) -> tuple[Outcome, str 
         return "impossible", cell.impossible
     if cell.error is not None:
         is_not_the_cell = isinstance(cell.error, _NOT_THE_CELL) or shortage_behind(cell.error) is not None
-        return ("infrastructure" if is_not_the_cell else "failed"), None
+        reason = failure_reason(cell.error, cell.lowered, cell.request)
+        return ("infrastructure" if is_not_the_cell else "failed"), reason
     if cell.cases is not None:
         return "passed", None
     assert cell.comparison is not None, "a cell without an error is complete"

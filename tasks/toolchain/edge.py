@@ -130,7 +130,7 @@ def _graph_change(
     """
     exported = quantized.exported
     values = {row.index: edge[1].get(tensor_key(0, row.index)) for row in operators}
-    if lowered is not None and (lowered.outputs is None or lowered.note):
+    if lowered is not None and lowered.outputs is None:
         return None
 
     def reference() -> tuple[OtherReference, dict[str, torch.Tensor]]:

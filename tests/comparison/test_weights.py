@@ -40,6 +40,12 @@ def test_the_error_is_the_rounded_weight_minus_the_float_weight(tmp_path: Path) 
     }
 
 
+@pytest.mark.parametrize("shape", [(3, 3, 1, 1), (3, 1, 3, 1), (3, 1, 3), (1, 3, 3)])
+def test_a_pass_may_add_dimensions_of_one_to_a_weight(shape: tuple[int, ...], tmp_path: Path) -> None:
+    errors = errors_of_constant(ROUNDED.reshape(shape), {"a": WEIGHT}, tmp_path, "a")
+    assert (errors.unknown, {index: error.shape for index, error in errors.by_operator.items()}) == ((), {1: shape})
+
+
 def test_a_bias_that_overflows_to_the_other_sign_has_an_error(tmp_path: Path) -> None:
     errors = errors_of_constant(
         np.array([-5.0, 1.0], np.float32), {"a": np.array([7.0, 1.25], np.float32)}, tmp_path, "a"

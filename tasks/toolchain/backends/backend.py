@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qnnsweep.conf.backends import Rule
+from qnnsweep.conf.backends import OperatorRule, Rule
 from qnnsweep.conf.schema import RunnerKind, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.numerics.clock import MICROSECONDS, Clock
@@ -40,8 +40,8 @@ class DoctorCheck:
 class Backend(ABC):
     """One vendor's backend. It is created without arguments, once per process that needs it.
 
-    `needs_soc`, `socs`, `runners`, `simulating_runners`, `prepared_toolchains`, `overrides` and `rules` are for
-    planning: see `qnnsweep.conf.backends.PlannedBackend`.
+    `needs_soc`, `socs`, `runners`, `simulating_runners`, `prepared_toolchains`, `overrides`, `rules` and
+    `operator_rules` are for planning and for messages: see `qnnsweep.conf.backends.PlannedBackend`.
     """
 
     needs_soc: bool = False
@@ -51,6 +51,7 @@ class Backend(ABC):
     prepared_toolchains: bool = False
     overrides: bool = False
     rules: Sequence[Rule] = ()
+    operator_rules: Sequence[OperatorRule] = ()
     delegate: str | None = None
     """The name of the backend's delegate in a program (such as `QnnBackend`); None if the backend has no delegate."""
     named_in_labels: bool = True

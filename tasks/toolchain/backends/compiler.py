@@ -33,6 +33,8 @@ class DelegationLog:
     built: list[list[DelegatedNode]] = field(default_factory=list)
     """One list of nodes per graph that the delegate built, in compilation order. A node's `subgraph` is still None."""
     schematics: list[bytes] = field(default_factory=list)
+    compiling: list[Node] = field(default_factory=list)
+    """The calls of the graph that the delegate built last."""
 
 
 class Compiler(ABC):

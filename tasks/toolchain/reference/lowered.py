@@ -23,7 +23,7 @@ _ITSELF = "this scheme rounds nothing before the device, so the rung is the rung
 class LoweredRung:
     """The final outputs of the rung for every sample, and the values of its calls for the first one.
 
-    `outputs`: None if the host cannot compute them. `note`: why there are none, or what the values are.
+    `outputs`: None if the host cannot compute them. `note`: why there are none.
     """
 
     outputs: list[list[Value]] | None
@@ -48,6 +48,8 @@ def lowered_rung(
     try:
         with torch.no_grad():
             constants, unknown = _constants(graph, operators, floats or {})
+            if unknown:
+                return LoweredRung(outputs=None, values={}, note=_unknown(unknown))
             answers: list[list[Value]] = []
             values: dict[int, Value] = {}
             for number, sample in enumerate(samples):
@@ -55,13 +57,16 @@ def lowered_rung(
                 answers.append(plain.walk(sample, constants, lambda index, value, keep=keep: _kept(index, value, keep)))
     except NoKernel as refusal:
         return LoweredRung(outputs=None, values={}, note=str(refusal))
-    named = ", ".join(unknown[:_NAMED]) + (" and more" if len(unknown) > _NAMED else "")
-    note = f"the float weights of {len(unknown)} operators are not known ({named}), so their rounded ones are used"
-    return LoweredRung(outputs=answers, values=values, note=note if unknown else None)
+    return LoweredRung(outputs=answers, values=values, note=None)
 
 
 def note_of(rung: LoweredRung | None) -> str | None:
     return _ITSELF if rung is None else rung.note
+
+
+def _unknown(operators: Sequence[str]) -> str:
+    more = " and more" if len(operators) > _NAMED else ""
+    return f"the float weights of {len(operators)} operators are not known: {', '.join(operators[:_NAMED])}{more}"
 
 
 def _kept(index: int, value: Value, keep: dict[int, Value] | None) -> Value:

@@ -16,7 +16,7 @@ from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import DelegateFacts, ProgramCheck
 from qnnsweep.tasks.toolchain.backends.backend import Backend, DoctorCheck
 from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
-from qnnsweep.tasks.toolchain.backends.qnn.limits import CHIPSETS, RULES
+from qnnsweep.tasks.toolchain.backends.qnn.limits import CHIPSETS, OPERATOR_RULES, RULES
 
 if TYPE_CHECKING:
     from executorch.exir.schema import BackendDelegate
@@ -35,6 +35,7 @@ class Qnn(Backend):
     prepared_toolchains = True
     overrides = True
     rules = RULES
+    operator_rules = OPERATOR_RULES
     delegate = "QnnBackend"
     named_in_labels = False
 

@@ -35,6 +35,7 @@ from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
 from qnnsweep.tasks.toolchain.backends.qnn.elements import needs_floats
+from qnnsweep.tasks.toolchain.backends.qnn.failures import failure_text
 from qnnsweep.tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
 from qnnsweep.tasks.toolchain.backends.qnn.linears import only_selected
 from qnnsweep.tasks.toolchain.backends.qnn.quantizer import quantizer_of
@@ -89,7 +90,8 @@ class QnnCompiler(Compiler):
                 yield
         except AssertionError as error:
             # Where QNN fails, ExecuTorch raises AssertionError. Only the compiler's own messages say why QNN failed.
-            raise RuntimeError("\n".join([str(error), *errors(output_since(start))[-_LAST_ERRORS:]])) from error
+            messages = errors(output_since(start))[-_LAST_ERRORS:]
+            raise RuntimeError(failure_text(str(error), messages, log.compiling, self._soc)) from error
         log.compile_facts.extend(compile_facts(output_since(start)))
 
     def qparams(self, node: Node) -> Quantization | None:
@@ -189,6 +191,7 @@ def _recording_tensors(overrides: Sequence[SchemeOverride], log: DelegationLog) 
     def build_and_record(edge_program: ExportedProgram, *arguments: Any) -> Any:
         _take_schematic(log)  # takes the previous subgraph's schematic before the next one overwrites it
         without_floats_grids(edge_program.graph, lambda node: has_precision(node, overrides, _FLOAT16))
+        log.compiling = [node for node in edge_program.graph.nodes if node.op == "call_function"]
         wrappers = original(edge_program, *arguments)
         nodes = edge_program.graph_module.graph.nodes
         recorded = {tensor.identifier for tensor in log.dumped}

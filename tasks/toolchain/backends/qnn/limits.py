@@ -4,7 +4,7 @@ Each rule describes a limit that somebody observed; the rule's `evidence` says w
 tried, because a failure is a result too.
 """
 
-from qnnsweep.conf.backends import Rule
+from qnnsweep.conf.backends import OperatorRule, Rule
 
 CHIPSETS = (
     *("QCM6490", "QCS9100", "SA8255", "SA8295", "SA8797", "SAR2230P", "SC8380XP", "SM8350", "SM8450", "SM8475"),
@@ -50,6 +50,19 @@ RULES = (
             "the same toy CNN with blocks of 16: -4.7 dB from fp32 on SM8350 and SM8450, 8.7 dB on SM8550 and SM8650, "
             "although ExecuTorch 1.5.1 validate_lpbq_support requires only v69. Single convolutions and linear layers "
             "are as accurate on v68 and v69 as on v73 (docs/atlas.md)"
+        ),
+    ),
+)
+
+OPERATOR_RULES = (
+    OperatorRule(
+        targets=frozenset({"aten.bmm.default", "aten.matmul.default", "aten.native_layer_norm.default"}),
+        arch_below=73,
+        reason="matrix products of activations and layer norms in 16 bits need Hexagon v73 or newer",
+        remedy="choose a newer SoC, or give the operator 8-bit activations with scheme.overrides",
+        evidence=(
+            "docs/atlas.md: QNN 2.49.40 on SM8350 and SM8475, `incorrect Value 68, expected >= 73` for the second "
+            "input of a matrix product; on SM8550 and SM8650 they are delegated"
         ),
     ),
 )

@@ -1,0 +1,77 @@
+"""What the message of a failed compilation says: the line that is to be changed, and what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.flows.cells.graph import lowering_options
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.errors import RunnerFailed, ToolchainError
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.records import LoweredProgram
+from qnnsweep.tasks.results.failure import failure_reason
+
+if TYPE_CHECKING:
+    from qnnsweep.conf.schema import Request
+    from qnnsweep.flows.cells.resources import Resources
+
+pytestmark = pytest.mark.toolchain
+
+
+def compiled(resources: Resources, kind: str, *words: str) -> tuple[Request, LoweredProgram]:
+    data = DataConfig(source="refused_models:samples", count=1)
+    model = ModelConfig(
+        name=kind, factory="refused_models:build", arguments={"kind": kind}, calibration=data, evaluation=data,
+        inputs=[InputConfig(name="x", shape=[1, 4, 4, 8])],
+    )  # fmt: skip
+    ask = load([*words, "measure.dump_operators=false"]).cells[0].request
+    tools: Any = {"store": resources.store, "workers": resources.workers}
+    quantized = quantize(export(model, "", **tools), ask.scheme, ask.backend.kind, **tools)
+    return ask, lower(quantized, ask.soc, lowering_options(ask), **tools)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme", "line"),
+    [
+        ("DecaysFromArange", "16a8w", "`return x * 2, torch.exp(torch.arange(16) * -0.1)`"),
+        ("WritesARow", "fp16", "`y[:, :, 0] = 1`"),
+    ],
+)
+def test_a_subgraph_of_constants_is_named_by_the_line_that_computes_them(
+    kind: str, scheme: str, line: str, resources: Resources
+) -> None:
+    with pytest.raises(ToolchainError) as raised:
+        compiled(resources, kind, f"scheme={scheme}", "soc=SM8650")
+    first, *more = str(raised.value).splitlines()
+    said, _, place = first.partition(" (refused_models.py:")
+    assert said == f"lower failed: RuntimeError: {line}"
+    assert place.partition(") ")[2].startswith(
+        "is computed from constants alone, in a subgraph of its own, which the compiler refuses: compute it once in "
+        "__init__ and register it as a buffer (No graph inputs present for graph [0]; "
+    )
+    assert more[0] == "Failed to generate Qnn context binary."
+
+
+def test_a_product_that_an_old_soc_cannot_run_is_named_with_the_rule(resources: Resources) -> None:
+    ask, lowered = compiled(resources, "Multiplies", "scheme=16a8w", "soc=SM8350")
+    tools: Any = {"store": resources.store, "farm": resources.farm}
+    with pytest.raises(RunnerFailed) as raised:
+        measure(bundle(lowered, ask.measure, store=resources.store), ask.devices, ask.soc, **tools)
+    assert raised.value.missing == ("aten::matmul.out",)
+    reason = failure_reason(raised.value, lowered, ask)
+    assert reason is not None
+    line, _, rest = reason.partition(" (refused_models.py:")
+    assert (line, rest.partition(") ")[2]) == (
+        "`return torch.matmul(x, x.transpose(2, 3))`",
+        "cannot run: matrix products of activations and layer norms in 16 bits need Hexagon v73 or newer, and SM8350 has "
+        "v68; choose a newer SoC, or give the operator 8-bit activations with scheme.overrides, and ExecuTorch's runtime "
+        "has no CPU kernel for aten_matmul_default",
+    )
+    assert failure_reason(raised.value, None, ask) is None

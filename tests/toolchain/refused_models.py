@@ -1,0 +1,37 @@
+"""Models that the compiler refuses, or of which it leaves an operator to a CPU that cannot run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+
+class DecaysFromArange(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, torch.exp(torch.arange(16) * -0.1)
+
+
+class WritesARow(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[:, :, 0] = 1
+        return y.relu()
+
+
+class Multiplies(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.matmul(x, x.transpose(2, 3))
+
+
+def build(kind: str) -> torch.nn.Module:
+    module = globals()[kind]()
+    module.weights_origin = "random"
+    return module
+
+
+def samples(count: int) -> Iterator[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        yield {"inputs": {"x": torch.rand(1, 4, 4, 8, generator=generator)}}
