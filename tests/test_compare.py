@@ -193,7 +193,7 @@ def test_final_outputs_are_compared_without_a_debug_program(
     assert files.outputs == capture.methods[0].outputs  # bit-equal in the simulator, however often it ran before
     comparison = compared(resources, plain, back)
     assert (comparison.operators, comparison.observer_effect, comparison.observer_effect_snr_db) == ((), None, None)
-    assert len(comparison.outputs) == 8 * 5
+    assert len(comparison.outputs) == 8 * 6
     (execution,) = (event for event in comparison.profile if event.name == "Method::execute")
     assert len(execution.raw) == 8 * 2  # warm-ups are not measurements
 
