@@ -126,6 +126,7 @@ def measure(overrides: list[str]) -> dict[str, Any]:
     exported = method.exported
     eager = load_tensors(store.read(exported.outputs_eager))
     assert method.outputs_designed is not None, method.designed_unavailable
+    assert method.outputs_lowered is not None, method.lowered_note
     designed = load_tensors(store.read(method.outputs_designed))
 
     variants = {
@@ -144,6 +145,7 @@ def measure(overrides: list[str]) -> dict[str, Any]:
         "samples": exported.sample_names,
         "rungs": {
             "exported": ablation.graphs["exported"],
+            "lowered": _scores(store, method.outputs_lowered, eager),
             "edge": _scores(store, method.outputs_edge, eager),
             "designed": _scores_of(designed, eager),
             "device": variants["as converted"][1],

@@ -13,7 +13,7 @@ from qnnsweep.tasks.records.vocabulary import Cause, Rung
 from qnnsweep.tasks.repair.candidates import candidates
 from qnnsweep.tasks.repair.wording import named_targets, operators_phrase
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
-from qnnsweep.tasks.results.outcome import CellResult, Judgement, on_device, problem
+from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, on_device, problem
 from qnnsweep.tasks.results.step_sentences import step_sentences
 
 _MENTIONED = 0.1  # a group of operators with a smaller share of the error is not mentioned
@@ -55,6 +55,9 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
     if cell.comparison is None or judged.finals is None:
         words = judged.reason or (str(cell.error) if cell.error else "no result")
         return f"{judged.outcome} in {cell.stage}: {_first_line(words)}" if cell.stage else _first_line(words)
+    if (changed := graph_change(cell)) is not None:
+        worst = judged.finals.final_snr_db
+        return f"{'' if worst is None else f'{worst:.1f} dB: '}{changed}."
     sentences = _sentences(cell.comparison, judged.finals, cell.lowered)
     return " ".join([*sentences, *_cure(cell.comparison, cell.lowered, cell.request.scheme)])
 

@@ -86,8 +86,7 @@ def _outcome(cell: CellResult, shortfalls: Sequence[str]) -> tuple[Outcome, str 
     if cell.cases is not None:
         return "passed", None
     assert cell.comparison is not None, "a cell without an error is complete"
-    methods = cell.lowered.methods if cell.lowered else ()
-    if (changed := next((method.graph_change for method in methods if method.graph_change), None)) is not None:
+    if (changed := graph_change(cell)) is not None:
         return "failed", changed
     wrong = next((check for check in cell.comparison.io_checks if check.status == "failed"), None)
     if wrong is not None:
@@ -96,6 +95,12 @@ def _outcome(cell: CellResult, shortfalls: Sequence[str]) -> tuple[Outcome, str 
     if shortfalls:
         return "out_of_tolerance", "; ".join(shortfalls)
     return "passed", "; ".join(_unavailable(cell)) or None
+
+
+def graph_change(cell: CellResult) -> str | None:
+    """Return what makes the lowered graph of a method another function than the model; None if nothing does."""
+    methods = cell.lowered.methods if cell.lowered else ()
+    return next((method.graph_change for method in methods if method.graph_change), None)
 
 
 def _unavailable(cell: CellResult) -> Iterator[str]:

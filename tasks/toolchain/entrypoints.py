@@ -50,8 +50,10 @@ def check_overrides(exported: ExportedModel, scheme: SchemeConfig, kind: str, st
 
 def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
     from qnnsweep.tasks.toolchain import quantize
+    from qnnsweep.tasks.toolchain.nodes import naming_nodes
 
-    return quantize.quantize_model(exported, scheme, kind, store)
+    with naming_nodes():
+        return quantize.quantize_model(exported, scheme, kind, store)
 
 
 def own_metrics(
@@ -65,16 +67,20 @@ def own_metrics(
 def edge_models(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> list["EdgeModel"]:
     """Return the edge program of every method."""
     from qnnsweep.tasks.toolchain import edge
+    from qnnsweep.tasks.toolchain.nodes import naming_nodes
 
-    return [edge.edge_model(method, options, store) for method in quantized.methods]
+    with naming_nodes():
+        return [edge.edge_model(method, options, store) for method in quantized.methods]
 
 
 def lower_model(
     methods: Sequence["EdgeModel"], model: ModelFacts, soc: SocConfig | None, options: LoweringOptions, store: Store
 ) -> LoweredProgram:
     from qnnsweep.tasks.toolchain import lower
+    from qnnsweep.tasks.toolchain.nodes import naming_nodes
 
-    return lower.lower_model(methods, model, soc, options, store)
+    with naming_nodes():
+        return lower.lower_model(methods, model, soc, options, store)
 
 
 def reference_kernels(lowered: LoweredMethod, store: Store) -> Callable[..., "HostKernels"]:

@@ -3,12 +3,16 @@
 The functions import ExecuTorch late, because a process that only reads a stored graph does without it.
 """
 
+import contextlib
 import math
 import operator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch.fx import Node
+
+from qnnsweep.tasks.records.source_lines import line_in_words
 
 GETITEM = "getitem"
 """The name of the target of a node that takes a value out of a tuple."""
@@ -30,6 +34,28 @@ def module_of(node: Node) -> str:
     """Return the path of the module whose code calls the operator; empty for the model itself."""
     modules = list(node.meta.get("nn_module_stack", {}).values())
     return str(modules[-1][0]) if modules else ""
+
+
+@contextlib.contextmanager
+def naming_nodes() -> Iterator[None]:
+    """Add a note to an error of a pass over a graph: the node that the pass was at, and the user's line."""
+    try:
+        yield
+    except Exception as error:
+        if (place := _place(error)) is not None:
+            error.add_note(f"at {place}")
+        raise
+
+
+def _place(error: Exception) -> str | None:
+    """Return the node in the innermost call that has one, with its line; None if no call has a node with a line."""
+    frame, place = error.__traceback__, None
+    while frame is not None:
+        node = frame.tb_frame.f_locals.get("node", frame.tb_frame.f_locals.get("n"))
+        if isinstance(node, Node) and (line := line_in_words(node.meta.get("stack_trace") or "")):
+            place = f"{node.name}, {line}"
+        frame = frame.tb_next
+    return place
 
 
 def handle_of(node: Node) -> int | None:

@@ -15,7 +15,9 @@ from qnnsweep.tasks.results.diagnosis import diagnosis
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from tests.sample_records import two_methods_cell
 
-from tests.sample_records import ANSWER, COMPARISON, CONV, passed_cell, up_to_lower, without_debug_program  # isort: skip
+from tests.sample_records import (  # isort: skip
+    ANSWER, COMPARISON, CONV, LOWERED, LOWERED_METHOD, passed_cell, up_to_lower, without_debug_program,
+)  # fmt: skip
 
 DEVICE = "Compared with the same program on the host, the device is at 45.0 dB."
 
@@ -66,6 +68,12 @@ def test_operators_of_one_type_and_cause_are_a_group_with_the_reason_and_the_mod
         "more): the grid reaches to -65535, so its step is 1, and 70 of 65536 values are used; -50 % because errors "
         f"cancel each other. {DEVICE}"
     )
+
+
+def test_an_error_of_the_graph_is_all_that_a_sentence_says(planned: Request) -> None:
+    why = "the lowered graph is another function than the model"
+    changed = replace(LOWERED, methods=(replace(LOWERED_METHOD, graph_change=why),))
+    assert diagnosed(passed_cell(planned, lowered=changed)) == f"30.0 dB: {why}."
 
 
 @pytest.mark.parametrize(

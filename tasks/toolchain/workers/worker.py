@@ -120,9 +120,15 @@ def _answer(data: bytes, value: tuple[Any, ...]) -> Answer:
         refusal = shortage_behind(error) or error
         if isinstance(refusal, RequestError | EnvironmentUnusable | EvidenceError | MachineFault):
             return Refused(refusal)
-        return Raised(type(error).__name__, str(error).strip() or repr(error))
+        return Raised(type(error).__name__, _with_notes(error))
     finally:
         flush_native_output()
+
+
+def _with_notes(error: BaseException) -> str:
+    """Return the message of an error, with its notes at the end of the first line."""
+    first, *more = (str(error).strip() or repr(error)).splitlines()
+    return "\n".join(["; ".join([first, *getattr(error, "__notes__", ())]), *more])
 
 
 def _compute_in_one_thread() -> None:

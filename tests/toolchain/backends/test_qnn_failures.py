@@ -59,6 +59,15 @@ def test_a_subgraph_of_constants_is_named_by_the_line_that_computes_them(
     assert more[0] == "Failed to generate Qnn context binary."
 
 
+def test_an_error_of_a_pass_names_the_node_and_the_line(resources: Resources) -> None:
+    with pytest.raises(ToolchainError) as raised:
+        compiled(resources, "FillsWithASmallMask", "scheme=8a8w", "soc=SM8650")
+    first = str(raised.value).splitlines()[0]
+    assert first.startswith("lower failed: RuntimeError: permute(sparse_coo): number of dimensions")
+    assert "; at " in first
+    assert "(refused_models.py:" in first
+
+
 def test_a_product_that_an_old_soc_cannot_run_is_named_with_the_rule(resources: Resources) -> None:
     ask, lowered = compiled(resources, "Multiplies", "scheme=16a8w", "soc=SM8350")
     tools: Any = {"store": resources.store, "farm": resources.farm}
