@@ -36,6 +36,8 @@ NIGHTS = 150
 JUDGED = NIGHTS - CONFIG.least_nights  # the first nights get no verdict
 CHANGED = history_nights(CONFIG)  # the night of a change: the baseline has its full length
 SNR, COUNT = SERIES["final_snr_db"], SERIES["operators_introduced"]
+YOUNG = ((6, 12), (4, 12), (4, 20), (3, 20))
+"""Steps in a young series: the size, and the night with which the step begins."""
 Noise = Callable[[np.random.Generator, int], np.ndarray]
 NOISE: dict[str, Noise] = {
     "normal": lambda chance, count: chance.standard_normal(count),
@@ -44,6 +46,7 @@ NOISE: dict[str, Noise] = {
     "quantized to 0.5": lambda chance, count: np.rint(chance.standard_normal(count) / 0.5) * 0.5,
     "quantized to 2": lambda chance, count: np.rint(chance.standard_normal(count) / 2) * 2,
     "flicker": lambda chance, count: (chance.random(count) < 0.05).astype(float),
+    "autocorrelated": lambda chance, count: autocorrelated(chance, count),
 }
 """The kinds of noise. A count that flickers is 1 on one of twenty nights, and 0 on the others."""
 REQUIRED: dict[str, tuple[float, float]] = {
@@ -52,8 +55,13 @@ REQUIRED: dict[str, tuple[float, float]] = {
     "false_alarms_per_1000_t3": (0, 0.2),
     "false_alarms_per_1000_quantized": (0, 0.2),
     "false_alarms_per_1000_flicker": (0, 0.2),
+    "false_alarms_per_1000_autocorrelated": (0, 2.6),
     "told_2sd_within_10_nights": (0.8, 1),
     "told_4sd_within_2_nights": (0.9, 1),
+    "told_6sd_night_12_within_10": (0.85, 1),
+    "told_4sd_night_20_within_10": (0.95, 1),
+    "blinded_of_100": (0, 0),
+    "late_returns_of_100_exact": (0, 0),
     "false_alarms_50000_operators": (0, 1),
 }
 """The bounds of each required number."""
@@ -72,6 +80,7 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes) as pool:
         operators = pool.submit(false_operators, options.operator_nights)
         result = false_alarms(pool, options.series_nights) | delays(pool, options.histories)
+        result |= {"blinded_of_100": blinded(), "late_returns_of_100_exact": late_returns()}
         result |= operators.result()
     for key, number in result.items():
         bounds = REQUIRED.get(key)
@@ -82,11 +91,22 @@ def main() -> None:
         print(json.dumps(result))
 
 
-def verdicts(values: Sequence[float], series: Series, floor: float) -> list[str]:
-    """Return the verdict on each night of a history. Each verdict is computed with the verdicts before it."""
+def autocorrelated(chance: np.random.Generator, count: int) -> np.ndarray:
+    """Return noise of which each night is half the night before, as that of a phone that is warm for days."""
+    values = chance.standard_normal(count)
+    for night in range(1, count):
+        values[night] = 0.5 * values[night - 1] + np.sqrt(0.75) * values[night]
+    return values
+
+
+def verdicts(values: Sequence[float], series: Series, floor: float, inputs: str | None = None) -> list[str]:
+    """Return the verdict on each night of a history. Each verdict is computed with the verdicts before it.
+
+    `inputs`: those of all nights of a series without noise.
+    """
     nights: list[Night] = []
     for number, value in enumerate(values):
-        night = Night(run=f"{number:03}", value=value, passed=True)
+        night = Night(run=f"{number:03}", value=value, passed=True, inputs=inputs)
         assessment = assess(nights[-history_nights(CONFIG) :], night, series, floor, CONFIG)
         nights.append(replace(night, verdict=assessment.verdict, first_bad_run=assessment.first_bad_run))
     return [str(night.verdict) for night in nights]
@@ -123,6 +143,7 @@ def delays(pool: ProcessPoolExecutor, histories: int) -> dict[str, float]:
     early = {
         (size, before): pool.submit(reports, histories, [-size] * 10, before) for size in (2, 4) for before in (40, 60)
     }
+    young = {(size, night): pool.submit(reports, histories, [-size] * 10, night - 1) for size, night in YOUNG}
     for size, future in steps.items():
         delay, count = future.result()
         for within in (2, 10):
@@ -131,11 +152,41 @@ def delays(pool: ProcessPoolExecutor, histories: int) -> dict[str, float]:
     for (size, before), future in early.items():
         within = {2: 10, 4: 2}[size]
         result[f"told_{size}sd_within_{within}_nights_after_{before}"] = float(np.mean(future.result()[0] <= within))
+    for (size, night), future in young.items():
+        result[f"told_{size}sd_night_{night}_within_10"] = float(np.mean(future.result()[0] <= 10))
     for rate, future in drifts.items():
         delay, _ = future.result()
         result[f"told_drift_of_{rate:g}sd_per_night"] = float(np.mean(delay < np.inf))
         result[f"median_delay_of_drift_of_{rate:g}sd_per_night"] = float(np.median(delay))
     return result
+
+
+def blinded() -> int:
+    """Return in how many of 100 histories a drop of 10 dB is not reported by its second night.
+
+    One or two of the first three nights are bad, and then there are 10 to 80 good nights.
+    """
+    chance = np.random.default_rng(0)
+    missed = 0
+    for _ in range(100):
+        good, bad = int(chance.integers(10, 81)), int(chance.integers(1, 3))
+        values = np.full(3 + good + 2, 31.0)
+        values[chance.permutation(3)[:bad]] = chance.uniform(5, 25, bad)
+        values[-2:] -= 10
+        values += chance.choice([0.0, 0.01, 0.1, 0.3]) * chance.standard_normal(len(values))
+        missed += "regressed" not in verdicts(values.tolist(), SNR, CONFIG.floors.final_snr_db)[-2:]
+    return missed
+
+
+def late_returns() -> int:
+    """Return in how many of 100 series without noise a regression that returns is not reported at once."""
+    chance = np.random.default_rng(0)
+    missed = 0
+    for _ in range(100):
+        first, between, loss = int(chance.integers(1, 10)), int(chance.integers(1, 10)), chance.uniform(1.5, 20)
+        values = [*[31.0] * first, 31.0 - loss, *[31.0] * between, 31.0 - loss]
+        missed += verdicts(values, SNR, CONFIG.floors.final_snr_db, inputs="equal")[-1] != "regressed"
+    return missed
 
 
 def reports(histories: int, change: Sequence[float], before: int = CHANGED) -> tuple[np.ndarray, np.ndarray]:

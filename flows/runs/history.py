@@ -1,7 +1,7 @@
 """The table `trends` of a run: cells compared with earlier nights, and what changed when a cell got worse."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from operator import itemgetter
@@ -11,7 +11,7 @@ from qnnsweep.conf.names import AXES
 from qnnsweep.conf.schema import TrendConfig
 from qnnsweep.flows.server.log import warn
 from qnnsweep.tasks.numerics.change import discovered
-from qnnsweep.tasks.numerics.series import OPERATOR_SERIES, SERIES, STEP_SERIES, VALUE_SERIES, Series
+from qnnsweep.tasks.numerics.series import COMPILED_SERIES, OPERATOR_SERIES, SERIES, STEP_SERIES, VALUE_SERIES, Series
 from qnnsweep.tasks.numerics.trend import BAD, Assessment, Night, assess, history_nights, probability
 from qnnsweep.tasks.records.tables import CELL_COLUMNS, VERSION_COLUMNS
 from qnnsweep.tasks.results.step_sentences import step_in_words
@@ -222,9 +222,24 @@ def _history(
     history: list[Night] = []
     for row, number in zip(nights, values, strict=True):
         verdict, first_bad = past.verdicts.get((row["run_id"], cell, name, part), (None, None))
-        passed = row["outcome"] == "passed"
-        history.append(Night(run=row["run_id"], value=number, passed=passed, verdict=verdict, first_bad_run=first_bad))
+        night = Night(
+            run=row["run_id"],
+            value=number,
+            passed=row["outcome"] == "passed",
+            verdict=verdict,
+            first_bad_run=first_bad,
+            inputs=_inputs(row, name),
+        )
+        history.append(night)
     return history
+
+
+def _inputs(night: Row, series: str) -> Hashable:
+    """Return what a value depends on that is computed without noise: by the compiler or the simulator; else None."""
+    by_simulator = night["timed_on"] in ("simulator", None) and series != "latency_p50_ms"
+    if series not in COMPILED_SERIES and not by_simulator:
+        return None
+    return tuple(night[column] for column in (*VERSION_COLUMNS, *DIGESTS, "device"))
 
 
 def trend_row(

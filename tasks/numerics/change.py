@@ -16,16 +16,18 @@ A series has changed if the change exceeds the floor and one of these limits:
 - tonight: `TrendConfig.sigmas` (16) units, and twice every earlier spike that was reported;
 - tonight and the night before: 1 unit each, and 4.3 units in total, where at most 2.6 units per night are counted;
 - the last twelve nights: the CUSUM (Page, Biometrika 41, 1954) of the change, of which at most 2.3 units per night are
-  counted, less 0.65 units per night, exceeds 5.3 units;
+  counted, less 0.65 units per night, exceeds 5.3 units. If the level has fewer than 40 nights, each night is compared
+  with all nights before it: the CUSUM of the normal scores of Student's t, of which at most 4 per night are counted,
+  less 0.75 per night, exceeds 7;
 - the last three nights: their median differs by 4 units from the older half of the baseline, because a drift also
   moves the rest of the baseline, and is worse than all nights before.
 
 The limits were chosen with benchmarks/verdicts.py, so that they hold for normal noise and for noise with heavy tails.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from math import copysign, exp, inf, log, pi, sqrt
 from statistics import NormalDist, fmean, median
 
@@ -43,6 +45,11 @@ _SPIKE = 2.0  # a spike is reported if it exceeds earlier spikes by this factor
 _PAIR, _PAIR_MOST, _PAIR_LEAST = 4.3, 2.6, 1.0
 _CUSUM, _CUSUM_MOST, _CUSUM_SLACK = 5.3, 2.3, 0.65
 _CUSUM_NIGHTS = 10  # the CUSUM needs this number of nights before its window
+_YOUNG_NIGHTS = 40  # a level with fewer nights is judged by the CUSUM of scores
+_YOUNG, _YOUNG_MOST, _YOUNG_SLACK, _YOUNG_LEAST = 7.0, 4.0, 0.75, 3
+_RELATED = 0.35  # the autocorrelation of nights above which the CUSUM of scores would take their noise for a change
+_OUTLIERS, _OUTLIERS_SHARE = 2, 10  # two nights, or one of ten, may be outliers
+_OUTLIERS_REST, _NOT_YET_OUTLIERS = 10, 9  # among so many other nights; none of the last nights, which may be a change
 _DRIFT, _DRIFT_NIGHTS, _OLDEST_NIGHTS = 4.0, 3, 5
 _FREEDOM_MOST = 10  # degrees of freedom of the distribution from which the probability of a change is computed
 
@@ -77,25 +84,76 @@ def baseline(levels: Sequence[Sequence[float]], series: Series, floor: float) ->
     """
     values = levels[-1]
     level = _middle(values)
-    deviations = [abs(value - center) for group in levels for center in [_middle(group)] for value in group]
-    freedom = max(1, len(deviations) - len(levels))
-    squares = sum(deviation * deviation for deviation in deviations)
-    noise = sqrt(squares / freedom)
-    enlarged, width = 0.0, 1.0
-    if noise:
-        ratio = sqrt(len(deviations) * squares / (pi / 2)) / sum(deviations)
-        heavy = min(max(1.0, ratio / _GEARY), _GEARY_MOST) ** _GEARY_POWER
-        enlarged = noise * sqrt(1 + 1.2 / len(values)) * heavy
-        width = student_quantile(_TAIL, freedom) / _TAIL
+    spread = _Spread.of(_deviations(levels), len(levels), len(values))
     return Baseline(
         nights=len(values),
         level=level,
-        noise=noise,
+        noise=spread.noise,
         floor=floor * abs(level) if series.relative else floor,
-        unit=max(enlarged * min(width, _WIDTH_MOST), series.noise),
-        unit_of_a_night=max(enlarged * min(width, _WIDTH_MOST_OF_A_NIGHT), series.noise),
-        freedom=freedom,
+        unit=max(spread.unit, series.noise),
+        unit_of_a_night=max(spread.unit_of_a_night, series.noise),
+        freedom=spread.freedom,
     )
+
+
+def exact_baseline(levels: Sequence[Sequence[float]], series: Series, floor: float) -> Baseline:
+    """Return the baseline of a series without noise: any change beyond the floor is a change."""
+    return replace(baseline(levels, series, floor), noise=0.0, unit=0.0, unit_of_a_night=0.0)
+
+
+def inliers(levels: Sequence[Sequence[float]], series: Series) -> list[list[bool]]:
+    """Return which nights can be part of a baseline: all but a few that differ from the others like a regression.
+
+    Such nights are in a level if they came before the series had a baseline, or only once. Each deviates from its level
+    by more than the limit of a single night, which is computed from the other nights. So they cannot enlarge the noise.
+    """
+    deviations = _deviations(levels)
+    count = len(deviations)
+    old = range(max(0, count - _NOT_YET_OUTLIERS))
+    worst = sorted(old, key=lambda night: deviations[night], reverse=True)
+    for outliers in range(max(_OUTLIERS, count // _OUTLIERS_SHARE), 0, -1):
+        if count - outliers < _OUTLIERS_REST or outliers > len(worst):
+            continue
+        rest = [deviations[night] for night in range(count) if night not in worst[:outliers]]
+        unit = max(_Spread.of(rest, len(levels), len(rest)).unit_of_a_night, series.noise)
+        if deviations[worst[outliers - 1]] > SIGMAS * unit:
+            kept = iter(night not in worst[:outliers] for night in range(count))
+            return [[next(kept) for _ in level] for level in levels]
+    return [[True] * len(level) for level in levels]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Spread:
+    """The noise of nights, from their deviations from their levels, and its units; see `Baseline`."""
+
+    noise: float
+    unit: float
+    unit_of_a_night: float
+    freedom: int
+
+    @classmethod
+    def of(cls, deviations: Sequence[float], levels: int, nights: int) -> "_Spread":
+        """`levels`: their number. `nights`: the number of nights of the last level."""
+        freedom = max(1, len(deviations) - levels)
+        squares = sum(deviation * deviation for deviation in deviations)
+        noise = sqrt(squares / freedom)
+        if not noise:
+            return cls(noise=0.0, unit=0.0, unit_of_a_night=0.0, freedom=freedom)
+        ratio = sqrt(len(deviations) * squares / (pi / 2)) / sum(deviations)
+        heavy = min(max(1.0, ratio / _GEARY), _GEARY_MOST) ** _GEARY_POWER
+        enlarged = noise * sqrt(1 + 1.2 / nights) * heavy
+        width = student_quantile(_TAIL, freedom) / _TAIL
+        return cls(
+            noise=noise,
+            unit=enlarged * min(width, _WIDTH_MOST),
+            unit_of_a_night=enlarged * min(width, _WIDTH_MOST_OF_A_NIGHT),
+            freedom=freedom,
+        )
+
+
+def _deviations(levels: Sequence[Sequence[float]]) -> list[float]:
+    """Return how far each night is from the middle of its level."""
+    return [abs(value - center) for group in levels for center in [_middle(group)] for value in group]
 
 
 def changed_nights(
@@ -133,8 +191,14 @@ def changed_nights(
     if falls[-1] > max(near.limit(sigmas), spike) or (pair and fmean(falls) > near.floor and near.limit(sigmas) < inf):
         return _onset(falls), near
     apart = min(WINDOW - 1, recent, len(level) - _CUSUM_NIGHTS)
-    if apart > 1:
-        far, falls, scores = compare(apart)
+    far, falls, scores = compare(apart) if apart > 1 else (near, [], [])
+    if len(level) < _YOUNG_NIGHTS and (apart <= 1 or far.unit > series.noise):
+        nights = _nights_of_young(level, min(recent, WINDOW - 1), tonight, series, better * SIGMAS / sigmas)
+        far, falls, _ = compare(max(0, nights - 1))
+        related = _autocorrelation(level[: len(level) - len(falls) + 1]) > _RELATED
+        if nights > 1 and not related and median(falls[-3:]) > far.floor:
+            return _onset(falls), far
+    elif apart > 1:
         clipped = [max(-_CUSUM_MOST, min(score, _CUSUM_MOST)) for score in scores]
         cusum = 0.0
         for score in clipped:
@@ -151,14 +215,51 @@ def changed_nights(
     return 0, near
 
 
-def oldest(levels: Sequence[Sequence[float]], series: Series, floor: float) -> Baseline | None:
+def _nights_of_young(level: Sequence[float], recent: int, tonight: float, series: Series, factor: float) -> int:
+    """Return for how many nights, tonight included, the CUSUM of scores has been above 0; 0 if it is not at its limit.
+
+    The score of a night is the normal score of Student's t of its difference from all nights before it (Hawkins,
+    Journal of Quality Technology 19, 1987). So few nights have no smaller limit, and need no enlarged unit.
+    `recent`: the number of last nights, without tonight, that may belong to the change. `factor`: of the scores.
+    """
+    cusum, nights = 0.0, 0
+    values = [*level, tonight]
+    mean, squares = values[0], 0.0
+    for number, value in enumerate(values[1:], 1):
+        if number >= _YOUNG_LEAST and number >= len(level) - recent:
+            noise = max(sqrt(squares / (number - 1)), series.noise)
+            quantile = (mean - value) / (noise * sqrt(1 + 1 / number)) if noise else 0.0
+            score = factor * copysign(normal_score(quantile, number - 1), quantile)
+            cusum = max(0.0, cusum + max(-_YOUNG_MOST, min(score, _YOUNG_MOST)) - _YOUNG_SLACK)
+            nights = nights + 1 if cusum else 0
+        before = mean
+        mean += (value - mean) / (number + 1)
+        squares += (value - before) * (value - mean)
+    return nights if cusum > _YOUNG else 0
+
+
+def _autocorrelation(values: Sequence[float]) -> float:
+    """Return how closely each night is related to the night before it: 0 for independent noise, at most 1."""
+    mean = fmean(values)
+    deviations = [value - mean for value in values]
+    squares = sum(deviation * deviation for deviation in deviations)
+    return sum(before * after for before, after in pairwise(deviations)) / squares if squares else 0.0
+
+
+def oldest(
+    levels: Sequence[Sequence[float]],
+    series: Series,
+    floor: float,
+    of: Callable[[Sequence[Sequence[float]], Series, float], Baseline] = baseline,
+) -> Baseline | None:
     """Return the baseline of the older half of the present level; None if these nights are too few.
 
-    A drift moves the baseline of all nights, but it does not move the baseline of the oldest nights.
+    A drift moves the baseline of all nights, but it does not move the baseline of the oldest nights. `of`: `baseline`,
+    or `exact_baseline`.
     """
     *others, level = levels
     half = len(level) // 2
-    return baseline([*others, level[:half]], series, floor) if half >= _OLDEST_NIGHTS else None
+    return of([*others, level[:half]], series, floor) if half >= _OLDEST_NIGHTS else None
 
 
 def discovered(probabilities: Sequence[float], rate: float) -> float:

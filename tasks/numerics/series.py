@@ -49,6 +49,8 @@ STEP_SERIES: Mapping[str, Series] = {
 
 The total SNR of a step is no series, because it is worse in every step after the one that is to blame.
 """
+COMPILED_SERIES = frozenset({"delegated_nodes", "non_delegated_nodes", "pte_bytes", "spill_bytes"})
+"""The series that the compiler determines. Like all values of a simulator, they are equal if their inputs are equal."""
 VALUE_SERIES = frozenset({
     *("passed", "final_snr_db", "device_snr_db", "final_cosine", "top1_agreement", "accuracy"),
     *("observer_effect_snr_db", "operators_introduced"),

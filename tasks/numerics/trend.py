@@ -2,18 +2,19 @@
 
 The baseline is the nights of the present level: nights that passed their own gate and are not part of a regression. The
 verdicts on the earlier nights decide which nights these are. tasks/numerics/change.py decides whether tonight differs
-from the baseline.
+from the baseline. A series that is equal bit by bit on nights with equal inputs has no noise: each change beyond the
+floor is a change, from the second night on, and each return of a regression is a regression.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, takewhile
+from itertools import compress, groupby, pairwise, takewhile
 from operator import itemgetter
 from statistics import median
 
 from qnnsweep.conf.schema import TrendConfig
-from qnnsweep.tasks.numerics.change import SIGMAS, Baseline, baseline, changed_nights, oldest
+from qnnsweep.tasks.numerics.change import SIGMAS, Baseline, baseline, changed_nights, exact_baseline, inliers, oldest
 from qnnsweep.tasks.numerics.series import Series
 from qnnsweep.tasks.records.vocabulary import TrendVerdict
 
@@ -22,6 +23,7 @@ BAD = ("regressed", "still_bad")
 _GOOD = ("level", "improved")
 _SETTLED = 3  # nights after which a better level becomes the baseline; a worse level needs `TrendConfig.nights`
 _FLAP = 3  # a series that is bad again within this number of nights has the same regression
+_FLAP_OF_EXACT = 1  # without noise, each return is a regression
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +35,8 @@ class Night:
     passed: bool  # the cell passed its own gate: the night may be part of a baseline
     verdict: str | None = None
     first_bad_run: str | None = None
+    inputs: Hashable = None
+    """Nights with equal inputs have equal values, bit by bit; None if this is not so, as for a latency."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,10 +77,11 @@ def assess(
         return Assessment(verdict="undefined")
     if not earlier:
         return Assessment(verdict="new")
-    past = _Past.of(earlier, config)
+    past = _Past.of(earlier, tonight, series, config)
     if not past.levels:
         return Assessment(verdict="no_baseline")
     values, recent = [*map(_values, past.levels)], past.recent()
+    exact, of = past.exact, exact_baseline if past.exact else baseline
 
     def fall(before: float, now: float) -> float:
         return series.better * (before - now)
@@ -96,15 +101,20 @@ def assess(
         """Return whether a change lasts. Half the floor is enough, so that noise near the limit changes no verdict."""
         return change > max(against.floor / 2, against.unit * config.sigmas / SIGMAS)
 
-    whole = baseline(values, series, floor)
-    event = past.event(config.nights)
+    whole, before = of(values, series, floor), oldest(values, series, floor, of)
+    limit = whole.floor if exact else whole.limit(config.sigmas)
+    event = past.event(config.nights, _FLAP_OF_EXACT if exact else _FLAP)
     if event:
         bad = median(_values([night for night, kind in past.nights if kind == event]))
-        if fall(bad, value) > whole.limit(config.sigmas):
+        if fall(bad, value) > limit:
             return assessment("regressed", whole, tonight.run)
-        for against in filter(None, (whole, oldest(values, series, floor))):
+        for against in filter(None, (whole, before)):
             if still(against, fall(against.level, value)):
                 return assessment("still_bad", against, event)
+    elif exact:
+        for against in filter(None, (whole, before)):
+            if worse or (worse is None and fall(against.level, value) > against.floor):
+                return assessment("regressed", against, tonight.run)
     elif worse is None and fall(whole.level, value) > 0:
         count, against = changed_nights(
             values, recent, value, series, floor, config.sigmas, direction=1, spikes=past.spikes()
@@ -116,6 +126,8 @@ def assess(
         return assessment("regressed", whole, tonight.run)
     if past.nights[-1][0].verdict == "improved":
         better = still(whole, fall(value, whole.level))
+    elif exact:
+        better = fall(value, whole.level) > limit
     else:
         gained = fall(value, whole.level) > 0
         better = gained and changed_nights(values, recent, value, series, floor, config.sigmas, direction=-1)[0] > 0
@@ -127,10 +139,10 @@ def probability(earlier: Sequence[Night], tonight: Night, series: Series, floor:
 
     The parameters are those of `assess`.
     """
-    levels = _Past.of(earlier, config).levels
-    if tonight.value is None or not levels:
+    past = _Past.of(earlier, tonight, series, config)
+    if tonight.value is None or not past.levels:
         return 1.0
-    against = baseline([*map(_values, levels)], series, floor)
+    against = (exact_baseline if past.exact else baseline)([*map(_values, past.levels)], series, floor)
     return against.probability(series.better * (against.level - tonight.value))
 
 
@@ -144,9 +156,10 @@ class _Past:
     nights: Sequence[tuple[Night, str]]  # each night with its kind
     lasted: Counter[str]  # per kind, the number of nights on which the cell passed
     levels: Sequence[Sequence[Night]]  # the nights that can be a baseline, the present level last; empty if too few
+    exact: bool  # the series has no noise
 
     @classmethod
-    def of(cls, earlier: Sequence[Night], config: TrendConfig) -> "_Past":
+    def of(cls, earlier: Sequence[Night], tonight: Night, series: Series, config: TrendConfig) -> "_Past":
         defined = [night for night in earlier if night.value is not None][-history_nights(config) :]
         nights = [*zip(defined, _kinds(defined), strict=True)]
         lasted = Counter(kind for night, kind in nights if night.passed)
@@ -158,12 +171,19 @@ class _Past:
                 levels[-1] += passed
             elif len(members) >= _SETTLED if kind == "improved" else lasted[kind] >= config.nights:
                 levels.append(passed)
-        enough = sum(map(len, levels)) >= config.least_nights
-        return cls(nights=nights, lasted=lasted, levels=[level for level in levels if level and enough])
+        exact = tonight.inputs is not None and all(map(_is_exact, levels))
+        enough = sum(map(len, levels)) >= (1 if exact else config.least_nights)
+        levels = [level for level in levels if level and enough]
+        kept = inliers([*map(_values, levels)], series)
+        levels = [[*compress(level, of_level)] for level, of_level in zip(levels, kept, strict=True)]
+        return cls(nights=nights, lasted=lasted, levels=[level for level in levels if level], exact=exact)
 
-    def event(self, accepted_after: int) -> str | None:
-        """Return the first bad run of a regression that may still last; None if there is none."""
-        for night, kind in reversed(self.nights[-_FLAP:]):
+    def event(self, accepted_after: int, flap: int) -> str | None:
+        """Return the first bad run of a regression that may still last; None if there is none.
+
+        `flap`: the number of last nights of which one must be bad.
+        """
+        for night, kind in reversed(self.nights[-flap:]):
             if night.verdict in BAD and self.lasted[kind] < accepted_after:
                 return kind
         return None
@@ -197,6 +217,16 @@ def _kinds(nights: Sequence[Night]) -> list[str]:
             start = runs.index(night.first_bad_run) if began else position
             kinds[start : position + 1] = [night.first_bad_run] * (position + 1 - start)
     return kinds
+
+
+def _is_exact(level: Sequence[Night]) -> bool:
+    """Return whether the nights of a level have no noise: their value changes with their inputs alone.
+
+    One other change is none of noise, but of something that the inputs do not contain.
+    """
+    pairs = [(before, after) for before, after in pairwise(level) if before.inputs == after.inputs]
+    changes = sum(before.value != after.value for before, after in pairs)
+    return changes <= 1 and all(night.inputs is not None for night in level)
 
 
 def _values(nights: Sequence[Night]) -> list[float]:

@@ -29,12 +29,17 @@ def assess_all(
     floor: float = 1.0,
     config: TrendConfig = CONFIG,
     failed: Sequence[int] = (),
+    inputs: str | None = None,
 ) -> list[Assessment]:
-    """Return the assessment of every night, each with the verdicts of the nights before it."""
+    """Return the assessment of every night, each with the verdicts of the nights before it.
+
+    `inputs`: a letter per night: nights with the same letter have the same inputs, and the series has no noise.
+    """
     nights: list[Night] = []
     assessments: list[Assessment] = []
     for number, value in enumerate(values):
-        night = Night(run=f"run{number:03}", value=value, passed=number not in failed)
+        of_night = None if inputs is None else inputs[min(number, len(inputs) - 1)]
+        night = Night(run=f"run{number:03}", value=value, passed=number not in failed, inputs=of_night)
         assessments.append(assess(nights, night, series, floor, config))
         nights.append(replace(night, verdict=assessments[-1].verdict, first_bad_run=assessments[-1].first_bad_run))
     return assessments
@@ -90,7 +95,7 @@ def test_a_worse_value_gets_no_better_verdict(values: list[float | None], less: 
         assert rank.index(after) >= rank.index(before)
 
 
-@given(st.permutations([float(value) for value in range(10)]), st.integers(-20, 20))
+@given(st.permutations([0.0, 3.0, 4.0, 9.0]), st.integers(-20, 20))
 def test_the_order_of_the_nights_of_a_short_baseline_does_not_matter(values: list[float], value: int) -> None:
     def summary(values: Sequence[float]) -> tuple[object, ...]:
         nights = [Night(run=str(number), value=value, passed=True) for number, value in enumerate(values)]
@@ -235,6 +240,72 @@ def test_a_count_that_is_worse_by_one_is_a_regression_when_it_lasts_and_by_many_
     assert verdicts([*before, 9.0], series=count, floor=0.0)[20:] == ["regressed"]
 
 
+EXACT: dict[str, tuple[list[float], list[str]]] = {
+    "from the second night on": ([31.0, 21.0], ["new", "regressed"]),
+    "after one bad night among the first three": (
+        [31.0, 31.0, 11.0, 31.0, 21.0], ["new", "steady", "regressed", "steady", "regressed"],
+    ),
+    "each return": (
+        [31.0, 21.0, 31.0, 21.0, 21.0, 31.0, 21.0],
+        ["new", "regressed", "steady", "regressed", "still_bad", "steady", "regressed"],
+    ),
+    "a further loss": ([31.0, 28.0, 25.0, 25.5], ["new", "regressed", "regressed", "still_bad"]),
+    "never within the floor": ([31.0, 30.5, 30.1, 31.0], ["new", *["steady"] * 3]),
+}  # fmt: skip
+"""Series without noise, whose floor is 1 dB."""
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_a_series_without_noise_is_judged_exactly(kind: str) -> None:
+    values, expected = EXACT[kind]
+    assert verdicts(values, inputs="a") == expected
+    mirrored = [-value for value in values]
+    assert verdicts(mirrored, series=replace(SNR, better=-1), inputs="a") == expected
+
+
+def test_a_count_without_noise_is_judged_exactly() -> None:
+    count = SERIES["operators_introduced"]
+    assert verdicts([0.0, 1.0, 0.0, 1.0], series=count, floor=0.0, inputs="a") == [
+        "new", "regressed", "steady", "regressed",
+    ]  # fmt: skip
+
+
+def test_a_drift_of_a_series_without_noise_is_reported_when_it_exceeds_the_floor() -> None:
+    values = [31.0 - 0.125 * night for night in range(12)]
+    inputs = "abcdefghijkl"  # something else on each night, as in development
+    assert verdicts([31.0] * 10 + values, inputs="a" * 10 + inputs)[10:].index("regressed") == 9  # 1.125 dB
+
+
+def test_a_better_value_without_noise_becomes_the_baseline_after_three_nights() -> None:
+    nights = verdicts([21.0, 31.0, 31.0, 31.0, 31.0, 21.0], inputs="abbbba")
+    assert nights == ["new", *["improved"] * 3, "steady", "regressed"]
+
+
+def test_a_series_that_varies_although_its_inputs_are_equal_is_judged_by_its_noise() -> None:
+    assert verdicts([*NOISY * 2, 28.5], inputs="a")[-1] == "steady"
+    assert verdicts([*NOISY * 2, 28.5, 28.6], inputs="a")[-1] == "regressed"
+
+
+def test_a_night_that_failed_its_own_tolerance_is_in_no_baseline_of_a_series_without_noise() -> None:
+    assert verdicts([11.0, 31.0, 21.0], failed=[0], inputs="a") == ["new", "no_baseline", "regressed"]
+
+
+@pytest.mark.parametrize("good", [10, 30, 80])
+@pytest.mark.parametrize("first", [(11.2, 31, 31), (31, 11.2, 31), (31, 31, 11.2), (11.2, 11.2, 31), (31, 11.2, 5)])
+def test_bad_nights_before_the_first_verdict_hide_no_later_drop(first: tuple[float, ...], good: int) -> None:
+    for noise in (0.0, 0.05, 0.3):
+        chance = np.random.default_rng(good)
+        before = np.array([*first, *[31.0] * good]) + noise * chance.standard_normal(3 + good)
+        after = 21.0 + noise * chance.standard_normal(2)
+        assert "regressed" in verdicts([*before.tolist(), *after.tolist()])[-2:], noise
+
+
+def test_bad_nights_that_come_again_are_noise() -> None:
+    """Three of thirteen nights are no exception."""
+    values = [31.0, 11.2, 31.0, 11.2, 31.0, 11.2, *[31.0] * 7]
+    assert verdicts([*values, 11.2])[-1] == "steady"
+
+
 NOISE = {
     "normal": lambda chance: chance.standard_normal(60),
     "laplace": lambda chance: chance.laplace(0, 1 / math.sqrt(2), 60),
@@ -258,13 +329,30 @@ def test_a_count_that_flickers_is_hardly_ever_a_regression() -> None:
     assert sum(verdicts.count("regressed") for verdicts in counts) == 0
 
 
-def delays(change: Sequence[float], histories: int = 40) -> list[int]:
+def test_a_step_in_a_young_series_is_reported_within_ten_nights() -> None:
+    for size, before, least in ((6, 11, 34), (4, 19, 37)):  # of 40
+        assert sum(0 < delay <= 10 for delay in delays([-size] * 10, before=before)) >= least
+
+
+def test_a_young_series_with_related_nights_is_rarely_a_regression() -> None:
+    """Each night is half the night before: the noise of a phone that is warm for days."""
+    chance = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(50):
+        values = [float(chance.standard_normal())]
+        for _ in range(39):
+            values.append(0.5 * values[-1] + math.sqrt(0.75) * float(chance.standard_normal()))
+        alarms += verdicts(values, floor=0.0).count("regressed")
+    assert alarms <= 5  # in 2,000 nights
+
+
+def delays(change: Sequence[float], histories: int = 40, before: int = 60) -> list[int]:
     """Return the number of nights after which a change, in standard deviations, is first reported; 0 if it is not."""
     chance = np.random.default_rng(1)
     result: list[int] = []
     for _ in range(histories):
-        noise = chance.standard_normal(60 + len(change))
-        after = verdicts([*noise[:60], *(noise[60:] + change)], floor=0.0)[60:]
+        noise = chance.standard_normal(before + len(change))
+        after = verdicts([*noise[:before], *(noise[before:] + change)], floor=0.0)[before:]
         result.append(after.index("regressed") + 1 if "regressed" in after else 0)
     return result
 

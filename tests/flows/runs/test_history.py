@@ -210,6 +210,17 @@ def test_a_night_out_of_tolerance_is_not_part_of_a_baseline(tmp_path: Path) -> N
     assert verdicts(rows, "toy", "passed")[5:9] == ["no_baseline", "steady", "regressed", "still_bad"]
 
 
+def test_a_simulator_is_judged_exactly_and_each_return_of_a_regression_is_a_regression(tmp_path: Path) -> None:
+    good, bad = ({"timed_on": "simulator", "final_snr_db": snr, "device": "local"} for snr in (30.0, 20.0))
+    rows = write_history(tmp_path / "simulator", [good, bad, good, bad, bad])
+    exact = ["new", "regressed", "steady", "regressed", "still_bad"]
+    assert verdicts(rows, "toy", "final_snr_db") == exact
+    lost = {"timed_on": "device", "final_snr_db": 20.0, "delegated_nodes": 16}
+    rows = write_history(tmp_path / "phone", [{}, lost, {}, lost])
+    assert verdicts(rows, "toy", "final_snr_db")[:3] == ["new", "no_baseline", "no_baseline"]
+    assert verdicts(rows, "toy", "delegated_nodes") == exact[:4]  # by the compiler
+
+
 @pytest.mark.parametrize(("timed_on", "last"), [("device", "regressed"), ("simulator", "undefined")])
 def test_the_latency_of_a_simulator_is_in_the_table_and_is_not_judged(tmp_path: Path, timed_on: str, last: str) -> None:
     columns = [{"timed_on": timed_on, "latency_p50_ms": ms} for ms in (*[2.0] * 8, 3.0)]
