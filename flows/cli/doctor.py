@@ -15,6 +15,7 @@ from rich.text import Text
 
 from qnnsweep.conf.names import SHIPPED_BACKENDS
 from qnnsweep.conf.units import GIB
+from qnnsweep.flows.server import schedule_trial
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.errors import EnvironmentUnusable
 from qnnsweep.tasks.report.format import plain_table
@@ -31,10 +32,11 @@ LEAST_MEMORY_GIB = 6.0
 def checks(store: Store) -> list[DoctorCheck]:
     """Return all checks. Problems should be fixed in this order. Creates nothing except the folder of the artifacts."""
     machine = [*_python(), *_packages(), *_machine(store)]
-    with ThreadPoolExecutor() as threads:  # a process lists ExecuTorch's backends while Prefect is imported here
+    with ThreadPoolExecutor() as threads:  # two processes try things while Prefect is imported here
         backends = threads.submit(lambda: list(_backends(store)))
+        trial = threads.submit(schedule_trial.problem_here)
         server = list(_prefect_server())
-        return [*machine, *backends.result(), *_toolchains(), *_farm(), *server]
+        return [*machine, *backends.result(), *_toolchains(), *_farm(), *server, *_schedules(server, trial.result())]
 
 
 def _python() -> Iterator[DoctorCheck]:
@@ -149,6 +151,23 @@ def _prefect_server() -> Iterator[DoctorCheck]:
         return
     login = "without a login, which you accept" if connect.is_open() else "with a login"
     yield DoctorCheck(what="Prefect server", found=f"{url}, {login}", ok=True, remedy="")
+
+
+def _schedules(server: Sequence[DoctorCheck], problem_here: str | None) -> Iterator[DoctorCheck]:
+    """Yield whether sweeps start on a schedule: here, and on the configured server if the checks of it passed."""
+    from prefect.settings import PREFECT_API_URL
+
+    from qnnsweep.flows.server import schedules
+
+    try:
+        found = schedules.check_here(problem_here)
+        if PREFECT_API_URL.value() is not None and all(check.ok for check in server):
+            schedules.check_server()
+            found = f"{found}, and the server schedules runs"
+    except EnvironmentUnusable as error:
+        yield DoctorCheck(what="schedules", found=error.problem, ok=False, needed=False, remedy=error.remedy)
+        return
+    yield DoctorCheck(what="schedules", found=found, ok=True, remedy="")
 
 
 def checks_table(checks: Sequence[DoctorCheck]) -> Table:

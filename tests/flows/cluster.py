@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,12 +78,18 @@ def postgresql() -> Generator[str]:
 
 @contextlib.contextmanager
 def prefect_server(
-    folder: Path, log: Path, database: str | None = None, *, protected: bool = True
+    folder: Path,
+    log: Path,
+    database: str | None = None,
+    *,
+    protected: bool = True,
+    variables: Mapping[str, str] | None = None,
 ) -> Generator[httpx.Client]:
     """Run `prefect server start` and yield a client of it that has logged in.
 
     `folder`: the server's home. `database`: the URL of its database, by default a file in its home.
     `protected`: start the server as the README does. If not, it has Prefect's defaults and needs no login.
+    `variables`: further variables of its environment.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
@@ -92,7 +98,7 @@ def prefect_server(
         "PREFECT_API_URL": url,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
-    environment |= PROTECTED if protected else {}
+    environment |= {**(PROTECTED if protected else {}), **(variables or {})}
     if database is not None:
         environment["PREFECT_API_DATABASE_CONNECTION_URL"] = database
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,10 @@ def test_a_sweep_is_scheduled_and_runs_on_request_with_other_overrides(
     with served_program.start("serve", *nightly) as serving:
         try:
             assert serving.stderr is not None
-            lines = [serving.stderr.readline().rstrip() for _ in range(3)]
+            lines = [serving.stderr.readline().rstrip() for _ in range(4)]
             assert lines[0] == "sweep/nightly: 36 cells, 0 22 * * * Europe/Berlin"
             assert lines[2] == "Ctrl-C ends this process and pauses the schedule"
+            assert re.fullmatch(r"the next sweep starts at \d{4}-\d\d-\d\d 22:00 CES?T", lines[3])
             deployment = wait_until(lambda: deployment_of(prefect_api), 60, "there is a deployment")
             (schedule,) = deployment["schedules"]
             assert (schedule["active"], schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == (
@@ -63,9 +65,15 @@ def test_a_sweep_is_scheduled_and_runs_on_request_with_other_overrides(
             assert [row["outcome"] for row in tables.rows(Store(tmp_path), "cells", run_id)] == ["passed"]
             artifacts = api_call(prefect_api, "POST", "/artifacts/filter", flow_runs={"id": {"any_": [run["id"]]}})
             assert {artifact["key"] for artifact in artifacts} == {"cells-done", "cells", "sweep", "report", "files"}
+            said = [serving.stderr.readline().rstrip() for _ in range(2)]
+            assert [re.sub(r"^\S+ \S+ | after \d+ s|http\S+", "", line) for line in said] == [
+                "a sweep has started: ",
+                f"a sweep has ended: Completed; {lines[3]}",
+            ]
         finally:
-            serving.send_signal(signal.SIGINT)
-            serving.wait(timeout=60)
+            serving.send_signal(signal.SIGTERM)
+            rest = serving.communicate(timeout=60)[1]
+    assert (serving.returncode, rest) == (0, "")
     assert wait_until(lambda: deployment_of(prefect_api), 60, "there is a deployment")["paused"]
 
 
@@ -121,29 +129,3 @@ def test_serve_without_a_configured_server_is_refused(program: Program) -> None:
         "qnnsweep: no Prefect server is configured: start one as the README shows, then set "
         "PREFECT_API_URL=http://127.0.0.1:4200/api and PREFECT_API_AUTH_STRING\n"
     )
-
-
-@pytest.mark.slow
-@pytest.mark.toolchain
-def test_a_schedule_of_every_minute_starts_a_sweep_without_anybody_asking(
-    served_program: Program, prefect_api: httpx.Client, tmp_path: Path
-) -> None:
-    command = ["serve", *SMALL, f"artifacts={tmp_path}", "schedule.cron='* * * * *'"]
-    with served_program.start(*command) as serving:
-        try:
-            deployment = wait_until(lambda: deployment_of(prefect_api), 60, "there is a deployment")
-            runs = wait_until(lambda: scheduled(prefect_api, deployment["id"]), 120, "the first scheduled run starts")
-            state = wait_until(lambda: ended(prefect_api, runs[0]["id"]), RUN_S, "the run ends")
-            assert state["type"] == "COMPLETED", state
-        finally:
-            serving.send_signal(signal.SIGINT)
-            serving.wait(timeout=60)
-    assert tables.runs(Store(tmp_path)) != []
-
-
-def scheduled(client: httpx.Client, deployment: str) -> list[dict[str, Any]]:
-    """Return the runs that the server's scheduler made and that have started, the first one first."""
-    runs = api_call(
-        client, "POST", "/flow_runs/filter", deployments={"id": {"any_": [deployment]}}, sort="EXPECTED_START_TIME_ASC"
-    )
-    return [run for run in runs if run["auto_scheduled"] and run["start_time"] is not None]
