@@ -10,7 +10,7 @@ from qnnsweep.flows.cli.completion import complete_run
 from qnnsweep.flows.cli.options import RUN_NAMES
 from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 
-EXITS = "Exit codes: 0 no regression · 1 a regression · 2 there is no such run."
+EXITS = "Exit codes: 0 no regression · 1 a cell regressed or is lost · 2 no such run, or no common cell."
 
 
 def diff(
@@ -24,15 +24,15 @@ def diff(
     from qnnsweep.flows.runs.diff import diff as compare_runs
     from qnnsweep.flows.runs.diff import diff_table
     from qnnsweep.flows.runs.diff_page import write_page
-    from qnnsweep.tasks.report.format import plural
 
     difference = compare_runs(words.store, run_a, run_b)
     page = write_page(difference, words.store)
     table = diff_table(difference)
     line = f"page {page}" if page else "no page: the folder of RUN_B is not writable"
-    counts = f"{plural(difference.regressions, 'regression')}, {difference.run_a} -> {difference.run_b}"
+    counts = f"{difference.in_words()}, {difference.run_a} -> {difference.run_b}"
     return Output(
-        contents=asdict(difference) | {"regressions": difference.regressions, "page": page and str(page)},
+        contents=asdict(difference)
+        | {"regressions": difference.regressions, "lost": len(difference.only_in_a), "page": page and str(page)},
         parts=[table if table.rows else "no value changed by more than its limit", f"{counts}\n{line}"],
-        exit_code=NOT_ALL_PASSED if difference.regressions else PASSED,
+        exit_code=NOT_ALL_PASSED if difference.is_worse else PASSED,
     )

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import inf, sqrt
 from typing import Literal
 
 from rich.text import Text
@@ -28,9 +28,11 @@ from qnnsweep.flows.runs.history import (
 )
 from qnnsweep.flows.runs.names import resolve
 from qnnsweep.flows.runs.regressions import with_unit
+from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.numerics.series import SERIES, Series
 from qnnsweep.tasks.records.vocabulary import COMPARED
 from qnnsweep.tasks.report import one_line_table
+from qnnsweep.tasks.report.format import plural
 from qnnsweep.tasks.report.formats.cells import other_toolchain
 from qnnsweep.tasks.report.one_line_table import OneLineTable
 from qnnsweep.tasks.storage import tables
@@ -39,9 +41,14 @@ from qnnsweep.tasks.storage.store import Store
 
 _LOG = logging.getLogger(__name__)
 CELL = (*AXES, "farm")
-Verdict = Literal["regressed", "improved", "steady", "changed", "undefined"]
+Verdict = Literal["regressed", "improved", "steady", "changed", "undefined", "within_noise"]
 _SIGMAS = 4 * sqrt(2)
 """The limit of a difference in standard deviations of one night: four of those of a difference of two nights."""
+_BESIDE_FINAL_DB = 20.0
+"""Noise inside a cell that is at most a hundredth of the noise of its final outputs has no effect on these outputs."""
+_FINAL_CEILING_DB = 80.0
+"""The SNR of final outputs above which a change does not matter: an error of a ten-thousandth of the signal."""
+_MOST_NAMED = 3
 _WORST_FIRST = ("introduced", "biased", "contradicted", "grid", "inherited", "blind", "within_grid", "exact")
 
 _COLUMNS = ("what", "before", "after", "limit", "verdict")
@@ -63,6 +70,7 @@ class Change:
     limit: float | None = None
     """A numeric difference is `regressed` or `improved` only if it exceeds this limit. None if there is no limit."""
     verdict: Verdict
+    """`within_noise`: the difference matters, but the noise of earlier nights can be the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +93,18 @@ class Difference:
 
     @property
     def regressions(self) -> int:
-        return sum(change.verdict == "regressed" for cell in self.cells for change in cell.changes)
+        """The number of cells of which something regressed."""
+        return sum(any(change.verdict == "regressed" for change in cell.changes) for cell in self.cells)
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a cell regressed, or is lost: the second run does not have it."""
+        return bool(self.regressions or self.only_in_a)
+
+    def in_words(self) -> str:
+        cells = plural(len(self.cells), "common cell")
+        regressed = f"{self.regressions:,} of {cells} regressed" if self.regressions else f"no regression in {cells}"
+        return regressed + (f", {plural(len(self.only_in_a), 'cell')} lost" if self.only_in_a else "")
 
 
 def diff(store: Store, run_a: str, run_b: str) -> Difference:
@@ -93,13 +112,24 @@ def diff(store: Store, run_a: str, run_b: str) -> Difference:
 
     `run_a`, `run_b`: any names that `resolve` accepts. The limit of a series is the floor in the defaults of
     `TrendConfig`. But if the second run's table `trends` has the noise of a cell's series, the limit is `_SIGMAS` times
-    that noise, if this is more than the floor. If this table cannot be read, it is left out, and logged.
+    that noise, if this is more than the floor. If this table cannot be read, it is left out, and logged. Raises
+    RequestError for runs without a common cell.
     """
     sides = (
         Side(name=run, **{table: tables.rows(store, table, run) for table in ("cells", "operators", "steps")})
         for run in (resolve(store, run_a), resolve(store, run_b))
     )
-    return differences(*sides, trends=_trends(store, resolve(store, run_b)))
+    difference = differences(*sides, trends=_trends(store, resolve(store, run_b)))
+    if not difference.cells:
+        only = zip((difference.run_a, difference.run_b), (difference.only_in_a, difference.only_in_b), strict=True)
+        have = "; ".join(f"{run} has {_listed(cells)}" for run, cells in only)
+        raise RequestError(f"the runs have no cell in common, so nothing can be compared: {have}")
+    return difference
+
+
+def _listed(cells: Sequence[Mapping[str, str | None]]) -> str:
+    names, more = [cell_name(cell) for cell in cells[:_MOST_NAMED]], len(cells) - _MOST_NAMED
+    return ", ".join(names or ["no cell"]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,9 +154,10 @@ def differences(before: Side, after: Side, *, trends: Sequence[Row] = ()) -> Dif
     cells: list[CellDifference] = []
     for a, b in pairs:
         differing = list(_series(a, b, noise, config))
+        ceiling = _ceiling(a, b)
         if a["operators_compared"] and b["operators_compared"]:
-            differing += _operators(key(b), *operators, config)
-        differing += _steps(key(b), *steps, config)
+            differing += _operators(key(b), *operators, config, ceiling)
+        differing += _steps(key(b), *steps, config, ceiling)
         cells.append(CellDifference(cell=_named(b), changed=changes(a, b), changes=differing))
     return Difference(
         run_a=before.name,
@@ -178,25 +209,46 @@ def _series(a: Row, b: Row, trends: Mapping[tuple[Key, str], Row], config: Trend
     for name, series in SERIES.items():
         before, after = value(a, name), value(b, name)
         if name != "passed" and is_judged(name, a, b):
-            floor = getattr(config.floors, name)
-            yield from number_change(name, series, before, after, floor, trends.get((key(b), name)))
+            floor, trend = getattr(config.floors, name), trends.get((key(b), name))
+            ceiling = _FINAL_CEILING_DB if name == "final_snr_db" else _ceiling(a, b)
+            yield from number_change(name, series, before, after, floor, trend, ceiling)
         elif name != "passed" and before != after:
             yield Change(what=name, unit=series.unit, before=before, after=after, verdict="changed")
 
 
+def _ceiling(a: Row, b: Row) -> float:
+    """Return the SNR in dB above which noise inside the cell has no effect on its final outputs, in neither run."""
+    finite = [row["final_snr_db"] for row in (a, b) if row["final_snr_db"] is not None]
+    if any(row["final_difference"] not in ("none", "finite") for row in (a, b)):
+        return inf
+    return max(finite) + _BESIDE_FINAL_DB if finite else -inf
+
+
 def number_change(
-    name: str, series: Series, before: float | None, after: float | None, floor: float, trend: Row | None = None
+    name: str,
+    series: Series,
+    before: float | None,
+    after: float | None,
+    floor: float,
+    trend: Row | None = None,
+    ceiling: float = inf,
 ) -> Iterator[Change]:
-    """Yield the change of a series if its value differs. `floor`: its limit, unless `trend` has the noise."""
+    """Yield the change of a series if its value differs. `floor`: its limit, unless `trend` has the noise.
+
+    `ceiling`: an SNR above it counts as this SNR.
+    """
     if before == after:
         return
     verdict: Verdict = "undefined"
     limit = None
     if before is not None and after is not None:
-        limit = floor * (abs(before) if series.relative else 1)
-        limit = max(trend["floor"], _SIGMAS * trend["noise"]) if trend else limit
-        gained = series.better * (after - before)
+        floor = floor * (abs(before) if series.relative else 1)
+        limit = max(trend["floor"], _SIGMAS * trend["noise"]) if trend else floor
+        most = ceiling if series.unit == "dB" else inf
+        gained = series.better * (min(after, most) - min(before, most))
         verdict = "regressed" if -gained > limit else "improved" if gained > limit else "steady"
+        if verdict == "steady" and abs(gained) > floor:
+            verdict = "within_noise"
     yield Change(what=name, unit=series.unit, before=before, after=after, limit=limit, verdict=verdict)
 
 
@@ -216,16 +268,16 @@ class _Rows:
                 rows[keys[names(row)]].setdefault(part, []).append(row)
         return cls(parts=parts, rows=rows, gaps=worst_gaps(parts, table, keys))
 
-    def series(self, cell: Key, part: str, after: "_Rows", config: TrendConfig) -> Iterator[Change]:
-        """Yield the changes of a part's series between this run and the second run."""
+    def series(self, cell: Key, part: str, after: "_Rows", config: TrendConfig, ceiling: float) -> Iterator[Change]:
+        """Yield the changes of a part's series between this run and the second run. `ceiling`: see `number_change`."""
         for name, series in self.parts.series.items():
             before, now = (side.gaps[cell, part][name] for side in (self, after))
             floor = getattr(config.floors, name)
-            for change in number_change(name, series, before, now, floor):
+            for change in number_change(name, series, before, now, floor, ceiling=ceiling):
                 yield replace(change, **{self.parts.column: part})
 
 
-def _operators(cell: Key, before: _Rows, after: _Rows, config: TrendConfig) -> Iterator[Change]:
+def _operators(cell: Key, before: _Rows, after: _Rows, config: TrendConfig, ceiling: float) -> Iterator[Change]:
     for operator in dict.fromkeys([*before.rows[cell], *after.rows[cell]]):
         then, now = before.rows[cell].get(operator), after.rows[cell].get(operator)
         if then is None or now is None:
@@ -240,12 +292,14 @@ def _operators(cell: Key, before: _Rows, after: _Rows, config: TrendConfig) -> I
             yield Change(what="status", operator=operator, before=was, after=is_, verdict=verdict)
         was, is_ = _verdict(then), _verdict(now)
         if was != is_:
-            verdict = "regressed" if is_ == "introduced" else "changed"
+            snr_db = after.gaps[cell, operator]["introduced_snr_db"]
+            is_heard = snr_db is None or snr_db < ceiling
+            verdict = "regressed" if is_ == "introduced" and is_heard else "changed"
             yield Change(what="verdict", operator=operator, before=was, after=is_, verdict=verdict)
-        yield from before.series(cell, operator, after, config)
+        yield from before.series(cell, operator, after, config, ceiling)
 
 
-def _steps(cell: Key, before: _Rows, after: _Rows, config: TrendConfig) -> Iterator[Change]:
+def _steps(cell: Key, before: _Rows, after: _Rows, config: TrendConfig, ceiling: float) -> Iterator[Change]:
     """Yield what differs between the steps of a cell, and the first token of every sequence that differs."""
     differing: set[int] = set()  # the sequences with a token that differs: the later tokens follow from it
     for step in dict.fromkeys([*before.rows[cell], *after.rows[cell]]):
@@ -263,7 +317,8 @@ def _steps(cell: Key, before: _Rows, after: _Rows, config: TrendConfig) -> Itera
             if a["origin"] != b["origin"]:
                 yield Change(what="origin", step=step, before=a["origin"], after=b["origin"], verdict="changed")
         # The change `token` says more than this series.
-        yield from (change for change in before.series(cell, step, after, config) if change.what != "same_token")
+        of_step = before.series(cell, step, after, config, ceiling)
+        yield from (change for change in of_step if change.what != "same_token")
 
 
 def _token(step: Row) -> str | None:
@@ -287,11 +342,11 @@ def diff_table(difference: Difference) -> OneLineTable:
         if relevant or pair.changed:
             changed = f": changed: {', '.join(pair.changed)}" if pair.changed else ""
             rows.append(one_line_table.Row(heading=Text(f"{cell_name(pair.cell)}{changed}")))
-        for change in sorted(relevant, key=lambda change: (*styles, "changed").index(change.verdict)):
+        for change in sorted(relevant, key=lambda change: (*styles, "changed", "within_noise").index(change.verdict)):
             what = what_changed(change)
             numbers = (with_unit(value, change.unit) for value in (change.before, change.after, change.limit))
             texts = map(Text, (f"  {what}", *numbers))
-            verdict = Text(change.verdict, styles.get(change.verdict, ""))
+            verdict = Text(change.verdict.replace("_", " "), styles.get(change.verdict, ""))
             rows.append(one_line_table.Row(values=dict(zip(_COLUMNS, (*texts, verdict), strict=True))))
     for run, cells in ((difference.run_a, difference.only_in_a), (difference.run_b, difference.only_in_b)):
         rows += [one_line_table.Row(heading=Text(f"{cell_name(cell)}: only in {run}")) for cell in cells]

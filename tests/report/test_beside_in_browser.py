@@ -112,7 +112,7 @@ def test_the_list_of_runs_has_the_newest_first(page: Page, runs: Path) -> None:
 
 def test_the_differences_of_two_runs_are_a_page(page: Page, differences: Path) -> None:
     page.goto(differences.as_uri())
-    expect(page.locator("h1")).to_have_text("1 regression")
+    expect(page.locator("h1")).to_have_text("1 of 1 common cell regressed, 1 cell lost")
     expect(page.locator("article").first).to_contain_text("Changed inputs: qnn.")
     expect(page.locator("tbody tr").first.locator("td")).to_have_text(
         ["final_snr_db", "30 dB", "20 dB", "1 dB", "regressed"]

@@ -13,8 +13,10 @@ import pytest
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import Request, RunnerKind, TrendConfig
+from qnnsweep.flows.runs.diff import Side, differences, number_change
 from qnnsweep.flows.runs.history import trends
 from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.numerics.series import OPERATOR_SERIES, SERIES
 from qnnsweep.tasks.records import Gap, Toolchain
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.rows import rows
@@ -74,6 +76,7 @@ def test_two_equal_runs_have_no_difference(program: Program, request_8a8w: Reque
         "only_in_b": [],
         "cells": [{"cell": names | {"farm": None}, "changed": [], "changes": []}],
         "regressions": 0,
+        "lost": 0,
         "page": str(tmp_path / "runs" / RUNS[1] / f"diff-{RUNS[0]}.html"),
     }
 
@@ -86,7 +89,7 @@ def test_the_differences_are_written_as_a_page(program: Program, request_8a8w: R
     page = Path(ran.stdout.splitlines()[-1].removeprefix("page "))
     text = re.sub("<.*?>", "|", page.read_text())
     assert page == tmp_path / "runs" / RUNS[1] / f"diff-{RUNS[0]}.html"
-    assert "|3 regressions|" in text
+    assert "|1 of 1 common cell regressed|" in text
     assert "Changed inputs: qnn v2.49.40 -&gt; v2.50.1." in text
     assert "|conv snr_db||40 dB||35 dB||3 dB||regressed|" in text
 
@@ -121,7 +124,7 @@ def test_a_regression_is_shown_with_the_changed_inputs_and_the_exit_code_is_1(
         ("conv", "status", "exact, masked", "masked, not_dumped", "regressed"),
         ("conv", "snr_db", 40.0, 35.0, "regressed"),
     ]
-    assert difference["regressions"] == 4
+    assert difference["regressions"] == 1
     back = program.run("diff", RUNS[1], RUNS[0], "--json", f"--artifacts={tmp_path}")
     assert back.returncode == 0
     assert [change[-1] for change in changes(json.loads(back.stdout))] == [
@@ -205,7 +208,7 @@ def test_the_terminal_shows_regressions_and_the_cells_that_only_one_run_has(
     assert lines[-4:-1] == [
         f"{cell.format('SM8550')}: only in {RUNS[0]}",
         f"{cell.format('SM8750')}: only in {RUNS[1]}",
-        f"1 regression, {RUNS[0]} -> {RUNS[1]}",
+        f"1 of 1 common cell regressed, 1 cell lost, {RUNS[0]} -> {RUNS[1]}",
     ]
 
 
@@ -218,6 +221,73 @@ def test_a_cell_that_moved_to_another_device_is_the_same_cell(
     difference = json.loads(program.run("diff", RUNS[0], RUNS[1], "--json", f"--artifacts={tmp_path}").stdout)
     assert (difference["only_in_a"], difference["only_in_b"], difference["cells"][0]["changes"]) == ([], [], [])
     assert difference["cells"][0]["changed"] == ["device local -> phone"]
+
+
+def test_runs_without_a_common_cell_are_a_wrong_request(
+    program: Program, request_8a8w: Request, tmp_path: Path
+) -> None:
+    other = replace(request_8a8w, soc=replace(request_8a8w.soc, name="SM8750"))
+    write(tmp_path, RUNS[0], [passed_cell(request_8a8w)])
+    write(tmp_path, RUNS[1], [passed_cell(other)])
+    ran = program.run("diff", *RUNS[:2], f"--artifacts={tmp_path}")
+    have = "; ".join(
+        f"{run} has digits_cnn · 8a8w · {soc} · qnn · local"
+        for run, soc in zip(RUNS, ("SM8650", "SM8750"), strict=False)
+    )
+    problem = "the runs have no cell in common, so nothing can be compared"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"qnnsweep: {problem}: {have}\n")
+
+
+def test_a_lost_cell_is_no_success_and_a_new_cell_is(program: Program, request_8a8w: Request, tmp_path: Path) -> None:
+    other = replace(request_8a8w, soc=replace(request_8a8w.soc, name="SM8750"))
+    write(tmp_path, RUNS[0], [passed_cell(request_8a8w), passed_cell(other)])
+    write(tmp_path, RUNS[1], [passed_cell(request_8a8w)])
+    lost, added = (program.run("diff", *runs, "--json", f"--artifacts={tmp_path}") for runs in (RUNS[:2], RUNS[1::-1]))
+    assert [(ran.returncode, json.loads(ran.stdout)["lost"]) for ran in (lost, added)] == [(1, 1), (0, 0)]
+
+
+Values = tuple[float, float]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "ceiling", "noise", "verdict"),
+    [
+        ("introduced_snr_db", (95.5, 88.1), 51.0, None, "steady"),  # the final outputs have 31 dB
+        ("introduced_snr_db", (95.5, 40.0), 51.0, None, "regressed"),
+        ("introduced_snr_db", (40.0, 95.5), 51.0, None, "improved"),
+        ("final_snr_db", (95.5, 88.1), 80.0, None, "steady"),
+        ("final_snr_db", (95.5, 78.0), 80.0, None, "regressed"),
+        ("final_snr_db", (11.2, 31.0), 80.0, 14.0, "within_noise"),
+        ("final_snr_db", (31.0, 11.2), 80.0, 14.0, "within_noise"),
+        ("final_snr_db", (31.0, 30.5), 80.0, 14.0, "steady"),
+        ("pte_bytes", (1e6, 2e6), 51.0, None, "regressed"),
+    ],
+)
+def test_a_change_is_judged_by_its_effect_on_the_final_output(
+    name: str, values: Values, ceiling: float, noise: float | None, verdict: str
+) -> None:
+    series = {**SERIES, **OPERATOR_SERIES}[name]
+    trend = None if noise is None else {"floor": 1.0, "noise": noise}
+    floor = getattr(TrendConfig().floors, name)
+    (change,) = number_change(name, series, *values, floor, trend, ceiling)
+    assert change.verdict == verdict
+
+
+def test_operators_of_equal_final_outputs_have_no_effect(request_8a8w: Request) -> None:
+    worse = replace(COMPARISON, operators=WORSE_OPERATORS)
+    sides = [
+        rows(run, [passed_cell(request_8a8w, comparison=comparison)], OLD)
+        for run, comparison in ((RUNS[0], COMPARISON), (RUNS[1], worse))
+    ]
+    for contents in sides:
+        for cell in contents["cells"]:
+            cell |= {"final_difference": "none", "final_snr_db": None}
+    a, b = (
+        Side(name=name, cells=contents["cells"], operators=contents["operators"], steps=[])
+        for name, contents in zip(RUNS, sides, strict=False)
+    )
+    (cell,) = differences(a, b).cells
+    assert [change.verdict for change in cell.changes if change.what == "snr_db"] == ["steady"]
 
 
 ALL = ", ".join(RUNS)
