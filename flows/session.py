@@ -22,7 +22,7 @@ from qnnsweep.flows.cells.cases import CollectionCells
 from qnnsweep.flows.cells.graph import Codes, Graph, ProgressCallback, Submission, await_result
 from qnnsweep.flows.cells.overrides import wrong_overrides
 from qnnsweep.flows.cells.resources import Resources, prepare
-from qnnsweep.flows.runs import flow_state, notifications, results
+from qnnsweep.flows.runs import events, flow_state, notifications, results
 from qnnsweep.flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_progress
 from qnnsweep.flows.runs.files import link_files
 from qnnsweep.flows.runs.retention import apply_retention, manifest
@@ -191,6 +191,7 @@ def begin(
             flow_state.tag_request(plan)
         yield session
     if session.result is not None:
+        events.emit_regressions(session.result, session.store)
         notifications.send(notifiers, session.result, session.store)
         apply_retention(plan.retention, session.store, session.run_id)
 

@@ -56,7 +56,7 @@ def atlas(
     rows = _rows(result)
     if tolerance is not None:
         _write_tolerance(tolerance, result, plan)
-    regressions = regressions_table(result.trends)
+    regressions = regressions_table(result.counts)
     counts = [{**cell, "states": dict(states)} for cell, states in rows]
     passed = all(row["error"] is None for row in result.cells) and not has_failed(plan, result)
     return Output(

@@ -84,7 +84,7 @@ def with_progress(
 
 def has_failed(plan: "Plan", result: "SweepResult") -> bool:
     """Return whether a regression makes the exit code 1; see the key `trend.fail`."""
-    return plan.trend.fail and any(row["verdict"] == "regressed" for row in result.trends)
+    return plan.trend.fail and bool(result.counts.regressed)
 
 
 def _start_server(before_end: list[Callable[[], None]]) -> "TemporaryServer | None":

@@ -1,7 +1,6 @@
 """The commands `run`, `serve`, `recompare` and `report`. Heavy libraries are imported after the request is checked."""
 
 import sys
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -157,13 +156,13 @@ def _open(page: Path) -> None:
 
 
 def _output(result: "SweepResult", exit_code: int) -> Output:
-    from qnnsweep.flows.runs.regressions import count, regressions_table
+    from qnnsweep.flows.runs.regressions import regressions_table
     from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_table
 
-    facts = result.run
+    facts, counts = result.run, result.counts
     copy = f"\n  here {result.page}" if "://" in facts.report else ""
-    diagnoses, regressions = summary_diagnoses(result.cells), regressions_table(result.trends)
-    parts: list[RenderableType] = [summary_table(facts, result.cells)]
+    diagnoses, regressions = summary_diagnoses(result.cells), regressions_table(counts)
+    parts: list[RenderableType] = [summary_table(facts, result.cells, result.trends)]
     parts += [] if diagnoses is None else ["", diagnoses]
     parts += [] if regressions is None else [regressions]
     parts.append(
@@ -172,9 +171,10 @@ def _output(result: "SweepResult", exit_code: int) -> Output:
     )
     summary = {
         "run_id": facts.run_id,
-        "cells": len(result.cells),
-        "outcomes": dict(sorted(Counter(row["outcome"] for row in result.cells).items())),
-        "regressions": count(result.trends),
+        "cells": counts.cells,
+        "outcomes": dict(sorted(counts.outcomes.items())),
+        "regressions": len(counts.regressed),
+        "worse_since_an_earlier_run": len(counts.still_bad),
         "toolchain_calls": facts.toolchain_calls,
         "reused": facts.reused,
         "tables": facts.tables,

@@ -13,7 +13,7 @@ from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.flows.forecasts.costs import EtaEstimate
 from qnnsweep.flows.runs.regressions import regressions_markdown
 from qnnsweep.flows.runs.results import SweepResult, report_name, run_folder
-from qnnsweep.tasks.report.page import counts_in_words, summary_markdown, summary_rows
+from qnnsweep.tasks.report.page import summary_markdown, summary_rows
 from qnnsweep.tasks.storage.store import Store
 
 UPDATE_EVERY_S = 1.0
@@ -75,9 +75,10 @@ def create_artifacts(result: SweepResult, store: Store, reports_url: str) -> Non
     files = f"{reports_url}/{run_folder(run.run_id)}/files/"
     needs = f"while this runs: `qnnsweep ui --artifacts={shlex.quote(store.display_path('').rstrip('/'))}`"
     links = f"[Report]({report}) and [files]({files}), {needs}"
-    markdown = summary_markdown(run, cells, links) + regressions_markdown(result.trends)
+    counts = result.counts
+    markdown = summary_markdown(run, cells, links) + regressions_markdown(counts)
     artifacts.create_markdown_artifact(key="sweep", markdown=markdown, description=f"`{shlex.join(run.command)}`")
-    about = f"{run.run_id}: {', '.join(counts_in_words(cells))}"
+    about = f"{run.run_id}: {', '.join(counts.in_words())}"
     artifacts.create_table_artifact(key="cells", table=summary_rows(cells), description=about)
     artifacts.create_link_artifact(
         key="report", link=report, link_text=f"Report of {run.run_id}", description=f"{run.run_id}: opens {needs}"

@@ -1,7 +1,6 @@
 """The flow run in Prefect of a run: its name, its tags and its state, from which automations see that cells failed."""
 
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from importlib import import_module
@@ -14,9 +13,7 @@ from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from qnnsweep.conf.plan import Plan
-from qnnsweep.flows.runs.regressions import count
 from qnnsweep.flows.runs.results import SweepResult
-from qnnsweep.tasks.report.format import OUTCOMES, words
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -103,17 +100,14 @@ def _ended(result: R) -> R:
     run = result if isinstance(result, SweepResult) else getattr(result, "run", None)
     if not isinstance(run, SweepResult):
         return result
-    ends = Counter(row["outcome"] for row in run.cells)
-    if regressions := count(run.trends):
-        ends["regressed"] = regressions
+    counts = run.counts
+    ends = [*counts.outcomes, *(["regressed"] if counts.regressed else [])]
     _add_tags([f"outcome:{outcome}" for outcome in ends])
-    failed = any(ends[outcome] for outcome in run.fail_on)
-    bad = [outcome for outcome in OUTCOMES if ends[outcome] and outcome not in ("passed", "impossible")]
-    problems = [f"{ends[outcome]} of {len(run.cells)} {words(outcome)}" for outcome in bad]
-    problems += [f"{regressions} regressed"] if regressions else []
+    failed = any(outcome in ends for outcome in run.fail_on)
+    problems = counts.problems_in_words()
     kind = "Failed" if failed else "Completed"
     name = f"{kind}: {', '.join(problems)}" if problems else kind
-    message = ", ".join(f"{number} {words(outcome)}" for outcome, number in ends.items())
+    message = ", ".join(counts.in_words())
     state_type = StateType.FAILED if failed else StateType.COMPLETED
     return cast("R", State(type=state_type, name=name, message=message, data=result))
 

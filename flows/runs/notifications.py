@@ -7,10 +7,9 @@ from prefect.blocks.abstract import NotificationBlock
 from prefect.blocks.core import Block
 from prefect.logging import get_logger
 
-from qnnsweep.flows.runs.regressions import count, regressions_markdown
+from qnnsweep.flows.runs.regressions import regressions_markdown
 from qnnsweep.flows.runs.results import SweepResult, report_name
 from qnnsweep.tasks.errors import RequestError
-from qnnsweep.tasks.report.format import plural
 from qnnsweep.tasks.storage.store import Store
 
 
@@ -38,11 +37,12 @@ def load_notifiers(names: Sequence[str]) -> list[NotificationBlock]:
 
 def send(notifiers: Sequence[NotificationBlock], result: SweepResult, store: Store) -> None:
     """Send the regressions of a run, if it has any. A notifier that cannot be reached does not fail the run."""
-    if not (regressions := count(result.trends)):
+    counts = result.counts
+    if not counts.regressed:
         return
     run = result.run.run_id
-    subject = f"qnnsweep: {plural(regressions, 'regression')} in {run}"
-    body = f"{regressions_markdown(result.trends)}\n{store.link(report_name(run))}\n"
+    subject = f"qnnsweep: {counts.regressions_in_words()} in {run}"
+    body = f"{regressions_markdown(counts)}\n{store.link(report_name(run))}\n"
     for notifier in notifiers:
         try:
             cast("Any", notifier).notify(body, subject)  # synchronous here, although it is declared as a coroutine

@@ -15,9 +15,11 @@ from qnnsweep.flows.runs.case_history import case_trends
 from qnnsweep.flows.runs.history import trends
 from qnnsweep.flows.runs.names import resolve
 from qnnsweep.tasks.errors import EvidenceError, RequestError
+from qnnsweep.tasks.numerics.trend import BAD
 from qnnsweep.tasks.records import RunFacts, Toolchain
-from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
 from qnnsweep.tasks.report.atlas import atlas_markdown, render_atlas
+from qnnsweep.tasks.report.counts import Counts, count
 from qnnsweep.tasks.report.formats.formats import FORMATS
 from qnnsweep.tasks.report.formats.names import Format
 from qnnsweep.tasks.report.page import log_characters, render
@@ -42,6 +44,10 @@ class SweepResult:
     """The run's rows of the table `atlas`."""
     fail_on: Sequence[str] = ()
     """The outcomes of which one cell makes the state of the flow run Failed."""
+
+    @property
+    def counts(self) -> Counts:
+        return count(self.cells, self.trends)
 
 
 def run_folder(run_id: str) -> str:
@@ -95,7 +101,7 @@ def export_tsv(store: Store, run_id: str, folder: Path) -> None:
 def formatted(store: Store, name: str | None, format_: Format) -> str:
     """Return a past run as text for another tool; see `find_run`. Raises RequestError if there is no such run."""
     run = find_run(store, name)
-    return FORMATS[format_](run, _rows(run, store, ("cells", "delegation", "outputs", "operators")))
+    return FORMATS[format_](run, _rows(run, store, ("cells", "delegation", "outputs", "operators", "trends")))
 
 
 def rerender(store: Store, name: str | None) -> SweepResult:
@@ -163,7 +169,9 @@ def write_index(store: Store) -> None:
     newest = known[-MOST_RUNS:]
     columns = ("run_id", "verb", "model", "scheme", "soc", "outcome")
     cells = select(store, "cells", columns, runs=set(newest), problems=set())
-    store.files.write("runs/index.html", render_index(cells, len(known) - len(newest)).encode())
+    of_trends, bad = (*CELL_COLUMNS, "verdict"), {"verdict": BAD}
+    trends = select(store, "trends", of_trends, where=bad, runs=set(newest), problems=set())
+    store.files.write("runs/index.html", render_index(cells, trends, len(known) - len(newest)).encode())
 
 
 def _logs(store: Store, cells: Sequence[Row]) -> dict[str, str]:

@@ -6,7 +6,7 @@ display; the tables have the numbers as measured.
 
 import math
 import shlex
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
 from qnnsweep.tasks.report import data, figures
 from qnnsweep.tasks.report import format as display
+from qnnsweep.tasks.report.counts import count
 from qnnsweep.tasks.report.formats.cells import other_toolchain
 from qnnsweep.tasks.report.glossary import GLOSSARY
 from qnnsweep.tasks.report.ladder import ladders, worst_output
@@ -106,6 +107,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         cells.append(cell)
         of_cells.append(_embedded(shown, columns, cell, strings))
     regressed = [(cell, cell.regressions) for cell in cells if cell.regressions]
+    counts = count(rows, tables.get("trends", ()))
     return html(
         "page",
         styles=STYLES,
@@ -120,15 +122,14 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         folder_of=folder_of,
         other_toolchain=lambda cell: other_toolchain(cell).get("toolchain"),
         head=_head,
-        counts=_counts(rows),
-        impossible=sum(row["outcome"] == "impossible" for row in rows),
+        counts=counts,
+        outcomes={**dict.fromkeys(display.OUTCOMES, 0), **counts.outcomes},
         matrix=_matrix(cells, column_names),
         socs=list(dict.fromkeys(named(row, column_names) for row in rows)),
         troubles=_troubles(cells),
         detailed=detailed,
         has_trends=bool(tables.get("trends")),
         causes=figures.causes(regressed),
-        regressed=len(regressed),
         measures=data.embedded_json(_measures(rows)),
         shared=data.packed_json(strings.contents() | {"cells": of_cells}),
     )
@@ -193,7 +194,7 @@ def summary_markdown(run: RunFacts, cells: Sequence[Row], links: str = "") -> st
     """
     rows = sorted(cells, key=_badness)
     head, *body = summary(rows, display.note_and_diagnosis)
-    counts = counts_in_words(rows)
+    counts = count(rows, ()).in_words()
     return markdown_text("summary", run=run, cells=rows, counts=counts, links=links, head=head, lines=body)
 
 
@@ -264,15 +265,6 @@ def _rank(outcome: str) -> int:
 def _badness(row: Row) -> tuple[int, float]:
     snr = display.snr(row["final_difference"], row["final_snr_db"])
     return _rank(row["outcome"]), -math.inf if snr is None else snr
-
-
-def _counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Return the number of rows per outcome: all known outcomes, worst first, and then other outcomes of the rows."""
-    return dict.fromkeys(display.OUTCOMES, 0) | Counter(row["outcome"] for row in rows)
-
-
-def counts_in_words(rows: Sequence[Row]) -> list[str]:
-    return [f"{count} {display.words(outcome)}" for outcome, count in _counts(rows).items() if count]
 
 
 def varying(cells: Sequence[Row]) -> list[str]:

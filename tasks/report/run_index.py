@@ -1,33 +1,40 @@
 """The page that lists the runs, newest first, with a link to the report of each."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from qnnsweep.tasks.records.tables import Row
-from qnnsweep.tasks.report.page import STYLES, counts_in_words
+from qnnsweep.tasks.report.counts import count
+from qnnsweep.tasks.report.page import STYLES
 from qnnsweep.tasks.report.templates import html
 
 MOST_RUNS = 400
 _MOST_NAMES = 3
 
 
-def render_index(cells: Sequence[Row], left_out: int = 0) -> str:
+def render_index(cells: Sequence[Row], trends: Sequence[Row] = (), left_out: int = 0) -> str:
     """Return the list of runs as one HTML document. `cells`: the rows of all runs, the oldest run first.
 
-    `left_out`: the number of older runs that the list does not have.
+    `trends`: their rows of `trends` that are worse. `left_out`: the number of older runs that the list does not have.
     """
-    runs = [_summary(run_id, list(rows)) for run_id, rows in groupby(cells, key=lambda row: row["run_id"])]
+    worse: dict[str, list[Row]] = defaultdict(list)
+    for row in trends:
+        worse[row["run_id"]].append(row)
+    by_run = groupby(cells, key=lambda row: row["run_id"])
+    runs = [_summary(run_id, list(rows), worse[run_id]) for run_id, rows in by_run]
     return html("index", styles=STYLES, runs=runs[::-1], left_out=left_out)
 
 
-def _summary(run_id: str, cells: Sequence[Row]) -> dict[str, Any]:
+def _summary(run_id: str, cells: Sequence[Row], worse: Sequence[Row]) -> dict[str, Any]:
+    counts = count(cells, worse)
     return {
         "run_id": run_id,
         "verb": cells[0]["verb"] or "run",  # null in runs of earlier versions
         "page": f"{run_id}/report.html",
-        "verdict": ", ".join(counts_in_words(cells)),
-        "passed": all(cell["outcome"] in ("passed", "impossible") for cell in cells),
+        "verdict": ", ".join(counts.in_words()),
+        "passed": not counts.not_passed and not counts.regressed,
         "models": _names(cells, "model"),
         "schemes": _names(cells, "scheme"),
         "socs": _names(cells, "soc"),

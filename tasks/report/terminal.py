@@ -13,8 +13,9 @@ from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records import tables as records
 from qnnsweep.tasks.report import format as display
 from qnnsweep.tasks.report import one_line_table
+from qnnsweep.tasks.report.counts import count
 from qnnsweep.tasks.report.one_line_table import OneLineTable
-from qnnsweep.tasks.report.page import NUMBERS, counts_in_words, named, summary, varying
+from qnnsweep.tasks.report.page import NUMBERS, named, summary, varying
 
 _DROPPED_FIRST = ("lower s", "delegated / CPU", "pte KiB", "operators", "top-1 %")
 _NOTE_CHARACTERS = 300  # the page has the whole note
@@ -22,7 +23,7 @@ _MOST_DIAGNOSES = 8  # with more, only those of the cells that did not pass
 _SIDE_BY_SIDE_WIDTH = 100
 
 
-def summary_table(run: RunFacts, cells: Sequence[records.Row]) -> OneLineTable:
+def summary_table(run: RunFacts, cells: Sequence[records.Row], trends: Sequence[records.Row] = ()) -> OneLineTable:
     """Return one line per cell, in the order of the plan. A note has lines of its own below its cell."""
     head, *body = summary(cells, display.note)
     rows: list[one_line_table.Row] = []
@@ -38,7 +39,7 @@ def summary_table(run: RunFacts, cells: Sequence[records.Row]) -> OneLineTable:
         dropped_first=_DROPPED_FIRST,
         right=NUMBERS,
         title=f"run {run.run_id}",
-        caption="  ".join(counts_in_words(cells)),
+        caption="  ".join(count(cells, trends).in_words()),
     )
 
 

@@ -161,6 +161,7 @@ def test_the_last_line_of_stdout_is_one_json_object(
             "cells": 4,
             "outcomes": {"failed": 1, "impossible": 2, "passed": 1},
             "regressions": 0,
+            "worse_since_an_earlier_run": 0,
             "toolchain_calls": calls,
             "reused": reused,
             "tables": str(artifacts / "tables"),

@@ -161,7 +161,7 @@ def with_trends() -> str:
 
 
 def test_a_page_with_regressions_begins_with_them_and_the_changes(with_trends: str) -> None:
-    assert '<a href="#regressions">3 cells regressed</a> compared with earlier nights' in with_trends
+    assert '<a href="#regressions">3 of 24 possible cells regressed</a>' in with_trends
     section = with_trends[with_trends.index('<section id="regressions"') : with_trends.index('id="filter"')]
     assert section.count(NIGHTS[-3]) == 1
     assert [f"#cell-{number}-trends" in section for number in range(5, 10)] == [False, True, True, True, False]

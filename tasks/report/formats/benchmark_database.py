@@ -1,6 +1,7 @@
 """A run as records of the PyTorch benchmark database, version 3, which PyTorch's HUD shows: a record per metric.
 
-A cell that did not pass has one record `FAILURE_REPORT`, as the database expects of a failed job.
+A cell that did not pass has one record `FAILURE_REPORT`, as the database expects of a failed job. A cell that regressed
+has one record `REGRESSED`.
 """
 
 import json
@@ -10,6 +11,7 @@ from typing import Any
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.records.vocabulary import Outcome
+from qnnsweep.tasks.report.counts import cell_key, count
 from qnnsweep.tasks.report.formats import cells as of
 
 _METRICS = {
@@ -35,11 +37,17 @@ _CONCLUSIONS: dict[Outcome, str] = {"passed": "success", "impossible": "skipped"
 
 def benchmark_database(run: RunFacts, tables: Mapping[str, Sequence[Row]]) -> str:
     """Return the records of a run as a JSON list."""
-    return json.dumps([record for cell in tables["cells"] for record in _records(run, cell)], indent=1) + "\n"
+    worse = count(tables["cells"], tables["trends"]).regressed
+    records = [record for cell in tables["cells"] for record in _records(run, cell, worse.get(cell_key(cell), ()))]
+    return json.dumps(records, indent=1) + "\n"
 
 
-def _records(run: RunFacts, cell: Row) -> Iterator[dict[str, Any]]:
+def _records(run: RunFacts, cell: Row, worse: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Yield the records of a cell. `worse`: the rows of `trends` of a cell that regressed."""
     outcome = of.outcome(cell)
+    if worse:
+        series = {"series": list(dict.fromkeys(row["series"] for row in worse))}
+        yield _record(run, cell, {"name": "REGRESSED", "benchmark_values": [1], "extra_info": series})
     if outcome not in _CONCLUSIONS:
         about = {"failure_type": cell["stage"] or outcome, "outcome": outcome, "message": of.problem(cell)}
         yield _record(run, cell, {"name": "FAILURE_REPORT", "benchmark_values": [0], "extra_info": about})

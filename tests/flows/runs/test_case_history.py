@@ -9,6 +9,7 @@ from typing import Any
 from qnnsweep.flows.runs.case_history import case_trends
 from qnnsweep.flows.runs.regressions import regressions_markdown
 from qnnsweep.tasks.records.tables import CELL_COLUMNS
+from qnnsweep.tasks.report.counts import count
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
 from tests.flows.runs.synthetic_history import HEALTHY, Row, run_of
@@ -36,7 +37,9 @@ def test_a_worse_state_is_a_regression_with_its_cause_until_the_state_is_as_befo
     assert night(store, 0, {"add": "exact", "median": "cpu"}) == []
     worse = night(store, 1, {"add": "refused", "median": "cpu"}, qnn="v2.50.1")
     assert summary(worse) == [("add", "regressed", run_of(1), ["qnn v2.49.40 -> v2.50.1"])]
-    assert "| suite · 8a8w · SM8650 · phone | add state | refused | delegated |" in regressions_markdown(worse)
+    assert "| suite · 8a8w · SM8650 · phone | add state | refused | delegated |" in regressions_markdown(
+        count([], worse)
+    )
     still = night(store, 2, {"add": "cpu", "median": "delegated"}, qnn="v2.50.1")
     assert summary(still) == [("add", "still_bad", run_of(1), ["qnn v2.49.40 -> v2.50.1"])]
     assert night(store, 3, {"add": "delegated", "median": "delegated"}, qnn="v2.50.1") == []

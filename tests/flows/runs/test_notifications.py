@@ -77,7 +77,7 @@ def test_a_notification_names_the_regression_and_links_to_the_report(
     url, posted = webhook_server
     notifications.send(notifications.load_notifiers([webhook(url, "team")]), *night(tmp_path, 3))
     (notification,) = posted
-    assert notification["subject"] == f"qnnsweep: 1 regression in {RUN.run_id}"
+    assert notification["subject"] == f"qnnsweep: 1 of 1 cell regressed in {RUN.run_id}"
     assert "toy · 8a8w · SM8650 · phone" in notification["body"]
     assert "| 20 dB | 30 dB |" in notification["body"]
     assert "torch 2.13.0 -\\> 2.14.0" in notification["body"]

@@ -1,0 +1,67 @@
+"""The event of a regressed cell: an automation of a real Prefect server starts from it and posts to a real webhook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prefect.events.worker import EventsWorker
+from prefect.settings import temporary_settings
+
+from qnnsweep.flows.runs.events import emit_regressions
+from tests.flows.cluster import client_settings, wait_until
+from tests.flows.runs.synthetic_history import run_of
+from tests.flows.runs.test_notifications import night, webhook, webhook_server
+from tests.sample_tables import RUN
+
+__all__ = ["webhook_server"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def prefect_server(prefect_api: httpx.Client) -> Iterator[None]:
+    with temporary_settings(client_settings(prefect_api)):
+        yield
+        EventsWorker.drain_all()
+
+
+def automation(client: httpx.Client, model: str, block: str) -> None:
+    """Create an automation that sends a notification for each regressed cell of a model."""
+    trigger = {
+        "type": "event", "posture": "Reactive", "expect": ["qnnsweep.regressed"], "match": {"qnnsweep.model": model},
+        "for_each": [], "threshold": 1, "within": 0,
+    }  # fmt: skip
+    kind, name = block.split("/")
+    document = client.get(f"/block_types/slug/{kind}/block_documents/name/{name}").raise_for_status().json()
+    texts = {
+        "subject": "{{ event.payload.cell }}",
+        "body": "{{ event.payload.worse }} since {{ event.payload.since }}: {{ event.payload.changed | join(', ') }}",
+    }
+    action = {"type": "send-notification", "block_document_id": document["id"], **texts}
+    created = {"name": f"regressed {model}", "trigger": trigger, "actions": [action]}
+    client.post("/automations/", json=created).raise_for_status()
+
+
+def events(client: httpx.Client) -> list[dict[str, Any]]:
+    named = {"filter": {"event": {"name": ["qnnsweep.regressed"]}}}
+    return client.post("/events/filter", json=named).raise_for_status().json()["events"]
+
+
+def test_an_automation_starts_from_the_event_of_a_cell_of_its_model_alone(
+    webhook_server: tuple[str, list[dict[str, Any]]], prefect_api: httpx.Client, tmp_path: Path
+) -> None:
+    url, posted = webhook_server
+    block = webhook(url, "automated")
+    for model in ("toy", "another"):
+        automation(prefect_api, model, block)
+    emit_regressions(*night(tmp_path, 2))  # no regression
+    emit_regressions(*night(tmp_path / "worse", 3))
+    wait_until(lambda: posted, 60, "the webhook was called")
+    (notification,) = posted
+    assert notification["subject"] == "toy · 8a8w · SM8650 · phone"
+    assert notification["body"] == f"final_snr_db 20 dB, was 30 dB since {run_of(3)}: torch 2.13.0 -> 2.14.0"
+    (event,) = wait_until(lambda: events(prefect_api), 60, "the server has stored the event")
+    assert (event["resource"]["qnnsweep.scheme"], event["payload"]["run"]) == ("8a8w", RUN.run_id)
+    assert event["payload"]["series"][0]["first_bad_run"] == run_of(3)
