@@ -97,7 +97,8 @@ def _state(
 ) -> tuple[CaseState, str | None]:
     """Return the state of an executed case, and its reason."""
     notes = [*_notes(lowered, checks), *_verdicts(comparison, "biased")]
-    wrong = [*_wrong(comparison)]
+    changed = (method.graph_change for method in lowered.methods if method.graph_change)
+    wrong = [*changed, *_wrong(comparison)]
     if wrong:
         return "wrong", "; ".join([*wrong, *notes])
     if on_cpu := [*_on_cpu(lowered)]:

@@ -202,9 +202,10 @@ CASE_STATES: dict[CaseState, str] = {
     "delegated": "The delegate runs all nodes, and their error is within the tolerance of the scheme.",
     "cpu": "The compiler leaves a node to the CPU.",
     "refused": "The toolchain raised an error, so there is no program.",
-    "wrong": "A node introduces more error than the tolerance of the scheme allows, or an output is not finite.",
+    "wrong": "A node introduces more error than the tolerance of the scheme allows, an output is not finite, or the "
+    "lowered graph is another function than the model.",
     "aborted": "The toolchain or the program was ended by a signal, or by the deadline of a call.",
-    "not_exported": "There is no exported model: the collection skips the case, or torch.export refuses it.",
+    "not_exported": "There is no exported model: the collection skips the case, or its export fails.",
     "not_tried": "The run has tried as many new cases as `limits.new_cases` allows; a later run tries the case.",
 }
 """The values of the column `state` of the table `atlas`, from the best to the worst."""

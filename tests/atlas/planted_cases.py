@@ -20,9 +20,11 @@ class Sum(nn.Module):
         self.fault = fault
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if torch.compiler.is_exporting():
-            return x + x
-        return x + 2 * x if self.fault == "differs" else x + x
+        total = x + x
+        if self.fault == "loses_a_write":
+            total[:, 0] = 1.0
+            return total.relu()
+        return total
 
 
 def cases(faults: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ from qnnsweep.tasks.records import CaseOutcome, OperatorCase, OperatorCases
 pytestmark = pytest.mark.toolchain
 
 FAULTS = ["none", "abort_in_export", "skipped", "abort_in_lower", "none", "hang_in_export", "raise_in_export",
-          "raise_in_lower", "none"]  # fmt: skip
+          "raise_in_lower", "none", "loses_a_write"]  # fmt: skip
 DEADLINE_S = 20
 
 
@@ -72,6 +72,7 @@ def test_every_case_has_an_outcome_and_only_the_planted_ones_fail(tools: Any) ->
         ("not_exported", "export"),
         ("refused", "lower"),
         ("exact", "compare"),
+        ("wrong", "compare"),
     ]
     assert outcomes["abort_in_export"].why == "SIGSEGV"
     assert outcomes["abort_in_lower"].why == "SIGABRT"
@@ -79,6 +80,7 @@ def test_every_case_has_an_outcome_and_only_the_planted_ones_fail(tools: Any) ->
     assert f"deadline of {DEADLINE_S} s" in (outcomes["hang_in_export"].why or "")
     assert "ValueError: no such weights" in (outcomes["raise_in_export"].why or "")
     assert outcomes["raise_in_lower"].why == "RuntimeError: the first line; the second line"
+    assert (outcomes["loses_a_write"].why or "").startswith("the lowered graph is another function than the model")
     healthy = outcomes["none"]
     assert (healthy.targets, healthy.delegated_nodes, healthy.cpu_nodes) == (("aten.add.Tensor",), 1, 0)
     assert healthy.inputs == "float32[2, 3]"
