@@ -88,6 +88,16 @@ class DrawsButDoesNotUse(Net):
         return self.linear(x) + 0 * torch.rand(8)
 
 
+class Attends(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = torch.nn.TransformerEncoder(layer, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.encoder(x[None], src_key_padding_mask=x[None, :, 0] > 0)
+
+
 class Chains(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.linear(x)

@@ -37,7 +37,7 @@ REFUSED = {
         "changes its input x at `x += 1`; compute a new tensor instead, such as x = x + 1 in place of x += 1"
     ),
 }
-UNCHANGED = ("CountsCalls", "OverwritesABuffer", "DrawsButDoesNotUse")
+UNCHANGED = ("CountsCalls", "OverwritesABuffer", "DrawsButDoesNotUse", "Attends")
 
 
 @pytest.fixture

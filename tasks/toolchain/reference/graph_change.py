@@ -17,6 +17,8 @@ SAME_FUNCTION_DB = 40.0
 
 Passes replace operators by others that are equal up to the last bits, such as a folded batch norm (117 dB).
 """
+_SHORT_FLOATS = ("bfloat16", "float16")
+_SAME_IN_SHORT_FLOATS_DB = 20.0  # the last bit of a bfloat16 is at 48 dB, and a model has many operators
 _INSTEAD = "compute a new tensor instead, for example with torch.where, torch.cat or masked_fill"
 
 Tensors = Mapping[str, torch.Tensor]
@@ -38,7 +40,9 @@ def graph_change(
     """
     noise = {key: _noise(lowered[key], expected) for key, expected in eager.items()}
     worst = max(noise, key=lambda key: noise[key], default=None)
-    if worst is None or noise[worst] <= 10 ** (-SAME_FUNCTION_DB / 10):
+    is_short = any(operator.dtype in _SHORT_FLOATS for operator in operators)
+    most = 10 ** (-(_SAME_IN_SHORT_FLOATS_DB if is_short else SAME_FUNCTION_DB) / 10)
+    if worst is None or noise[worst] <= most:
         return None
     sample = exported.sample_names[int(worst.partition("/")[0])]
     output = exported.outputs[int(tensor_name(worst))].name
@@ -47,19 +51,26 @@ def graph_change(
     text = f"the lowered graph is another function than the model, with nothing rounded ({output} of {sample}: {far})"
     if exported.lost_writes:
         return f"{text}: the conversion loses what {'; '.join(exported.lost_writes)} writes in place; {_INSTEAD}"
-    first = _first_change(values, operators, *reference())
+    first = _first_change(values, operators, *reference(), most)
     return f"{text}{'' if first is None else f': it first differs at {first}'}"
 
 
 def _first_change(
-    values: Mapping[int, object], operators: Sequence[Operator], reference: OtherReference, expected: Tensors
+    values: Mapping[int, object],
+    operators: Sequence[Operator],
+    reference: OtherReference,
+    expected: Tensors,
+    most: float,
 ) -> str | None:
-    """Return the first operator whose value differs from its counterpart in the exported program, in words."""
+    """Return the first operator whose value differs from its counterpart in the exported program, in words.
+
+    `most`: the noise-to-signal ratio that a value may have.
+    """
     for operator, counterpart in zip(operators, reference.counterparts, strict=True):
         value = values.get(operator.index)
         if counterpart.status is not None or operator.constant or not isinstance(value, torch.Tensor):
             continue
-        if _noise(value, expected[tensor_key(0, operator.index)]) > 10 ** (-SAME_FUNCTION_DB / 10):
+        if _noise(value, expected[tensor_key(0, operator.index)]) > most:
             line = line_in_words(operator.stack_trace)
             return f"{operator.name}{f', {line}' if line else ''}"
     return None

@@ -79,13 +79,13 @@ def _constants(
     graph: ReferenceGraph, operators: Sequence[Operator], floats: Mapping[str, torch.Tensor]
 ) -> tuple[dict[int, Value], list[str]]:
     """Return the values of the constant calls, from the float weights, and the operators whose float is not known."""
-    arrays = {name: tensor.numpy() for name, tensor in floats.items()}
+    arrays = {name: tensor.float().numpy() for name, tensor in floats.items()}
     constants: dict[int, Value] = {}
     unknown: list[str] = []
     for index in graph.constant_calls:
         value, operator = graph.call(index, constants, ()), operators[index]
         if dequantizes_constant(operator) and isinstance(value, torch.Tensor):
-            original = float_weight(operator, value.numpy(), arrays)
+            original = float_weight(operator, value.float().numpy(), arrays)
             if original is None:
                 unknown.append(operator.name)
             else:
