@@ -49,6 +49,12 @@ def one_of(choices: Iterable[str]) -> str:
     return f"one of {', '.join(map(printable, names))}" if names else "there are none"
 
 
+def there_are(names: Iterable[str]) -> str:
+    """Return a text such as `there are: a, b`, or `there is none`."""
+    listed = ", ".join(names)
+    return f"there are: {listed}" if listed else "there is none"
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a text such as `did you mean x or y? `, with the choices nearest to `word`. It is empty if none is near.
 

@@ -109,6 +109,7 @@ class Bisection:
 
 def parsed(words: Sequence[str], folders: Sequence[Path]) -> Bisection:
     """Return the bisection that the words of a command line describe, and check its ends. Raises RequestError."""
+    words = sorted(words, key=_is_place)
     axes = {number: points for number, word in enumerate(words) if len(points := _axis(word, folders)) > 1}
     if len(axes) > 1:
         raise RequestError("only one key can have several values", key=", ".join(_key(words[axis]) for axis in axes))
@@ -159,8 +160,13 @@ def _on_axis(key: str, points: Iterable[Point], others: Sequence[str]) -> Bisect
     return Bisection(key=key, points=tuple(complete), common=tuple(others))
 
 
+def _is_place(word: str) -> bool:
+    """Return whether a word is the place of the artifacts, which is neither BAD nor GOOD, wherever it is."""
+    return word.startswith("artifacts=")
+
+
 def _of_two(words: Sequence[str]) -> Bisection:
-    if len(words) < 2:
+    if sum(not _is_place(word) for word in words) < 2:
         raise RequestError(FORM)
     shared = _by_key(words[2:], "OVERRIDE")
     bad, good = (shared | _by_key(_split(side), name) for side, name in zip(words, ("BAD", "GOOD"), strict=False))

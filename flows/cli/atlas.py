@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.foreground import has_failed, sweep_here
 from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
-from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 
 if TYPE_CHECKING:
     from qnnsweep.conf.plan import Plan
@@ -51,6 +52,11 @@ def atlas(
         from qnnsweep.flows.cells.case_model import case_yaml
 
         return Output(parts=[case_yaml(plan, case).removesuffix("\n")], with_json=True)
+    if any(cell.is_collection for cell in plan.cells) and find_spec("pytest") is None:
+        raise EnvironmentUnusable(
+            "pytest is not installed, which ExecuTorch's operator tests import",
+            remedy="run `pip install -c constraints.txt pytest`",
+        )
     configure_prefect()
     result = sweep_here(plan, words, overrides)
     rows = _rows(result)

@@ -53,14 +53,15 @@ def _python() -> Iterator[DoctorCheck]:
 
 def _packages() -> Iterator[DoctorCheck]:
     install, zoo = "run `pip install -c constraints.txt -e .`", ("torchvision", "timm")
-    install_zoo = "for the models of the zoo, run `pip install -c constraints.txt -e '.[zoo]'`"
-    for name in ("torch", "executorch", "torchao", "prefect", "hydra-core", *zoo):
+    optional = dict.fromkeys(zoo, "for the models of the zoo, run `pip install -c constraints.txt -e '.[zoo]'`")
+    optional["pytest"] = "for `qnnsweep atlas`, run `pip install -c constraints.txt pytest`"
+    for name in ("torch", "executorch", "torchao", "prefect", "hydra-core", *optional):
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             version = "missing"
-        remedy = install_zoo if name in zoo else install
-        yield DoctorCheck(what=name, found=version, ok=version != "missing", needed=name not in zoo, remedy=remedy)
+        remedy, needed = optional.get(name, install), name not in optional
+        yield DoctorCheck(what=name, found=version, ok=version != "missing", needed=needed, remedy=remedy)
 
 
 def _machine(store: Store) -> Iterator[DoctorCheck]:

@@ -4,6 +4,7 @@ Heavy libraries are imported only by the bodies of commands, after the request h
 """
 
 import gc
+import io
 import sys
 from typing import Annotated, NoReturn
 
@@ -113,6 +114,9 @@ app.add_typer(toolchain.app, name="toolchain", short_help="Prepare, list and rem
 
 def main() -> NoReturn:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 shows "?" for what it lacks
+            stream.reconfigure(errors="replace")
     end(command_line(sys.argv[1:]))
 
 

@@ -1,5 +1,6 @@
 """The names of runs and cells that commands accept. A run: an id, its beginning, `latest` or `previous`."""
 
+from qnnsweep.conf.errors import there_are
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.records.tables import Row
@@ -16,7 +17,7 @@ def resolve(store: Store, name: str | None) -> str:
     matches = special[name] if name in special else [run for run in known if name and run.startswith(name)]
     if not matches:
         wanted = "no run" if name is None else f"no run {name!r}"
-        raise RequestError(f"{wanted} in {store.location}; there are: {', '.join(known) or 'none'}")
+        raise RequestError(f"{wanted} in {store.location}; {there_are(known)}")
     if len(matches) > 1:
         raise RequestError(f"{name!r} matches several runs in {store.location}: {', '.join(matches)}; name one of them")
     return matches[0]

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
 
+from qnnsweep.conf.errors import there_are
 from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, RequestError
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.codec import decode
@@ -86,7 +87,7 @@ def plan_prune(store: Store, selection: Selection) -> PrunePlan:
     runs = tables.runs(store)
     for run in selection.runs:
         if run not in runs:
-            raise RequestError(f"--run {run}: no such run in {store.root}; there are: {', '.join(runs) or 'none'}")
+            raise RequestError(f"--run {run}: no such run in {store.root}; {there_are(runs)}")
     sizes = _sizes(store, runs)
     free = [run for run in runs[: max(0, len(runs) - selection.protected)] if run not in selection.runs_that_stay]
     selected = set(selection.runs)

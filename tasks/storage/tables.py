@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from qnnsweep.conf.errors import there_are
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.tasks.errors import EvidenceError, RequestError
 from qnnsweep.tasks.records.tables import CELL_COLUMNS, TABLES, Row, columns
@@ -88,7 +89,7 @@ def rows(store: Store, table: str, run_id: str) -> list[Row]:
     if run_id in runs(store):
         return []
     folder = store.display_path(f"tables/{table}")
-    raise RequestError(f"no run {run_id!r} in {folder}; there are: {', '.join(existing) or 'none'}")
+    raise RequestError(f"no run {run_id!r} in {folder}; {there_are(existing)}")
 
 
 def tsv(store: Store, table: str, run_id: str) -> str:

@@ -119,7 +119,7 @@ def test_runs_are_those_that_have_their_cells_oldest_first(store: Store) -> None
 
 
 def test_an_unknown_run_is_refused_with_those_that_exist(store: Store) -> None:
-    with pytest.raises(RequestError, match=r"^no run 'x' in .*/tables/cells; there are: none$"):
+    with pytest.raises(RequestError, match=r"^no run 'x' in .*/tables/cells; there is none$"):
         tables.rows(store, "cells", "x")
     write(store, FIRST, "cells", [])
     with pytest.raises(RequestError, match=rf"there are: {FIRST}$"):

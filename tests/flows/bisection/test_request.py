@@ -93,7 +93,7 @@ WRONG = {
     ("soc=SM8650", "soc=SM8750", "experiment=quickstart"): "experiment=quickstart soc=SM8650: 3 cells; give every key "
     "but that of the axis one value",
     ("soc=SM1", "soc=SM8650", "model=digits_cnn"): "soc=SM1: no such ",
-    ("artifacts=a", "artifacts=b", *CELL): "artifacts: BAD and GOOD must have the same value of this key",
+    ("artifacts=a", "artifacts=b", *CELL): "artifacts: is given twice",
     ("toolchain=default passes_off=[FoldQDQ]", "", *CELL): "toolchain: give either this key or qnn, executorch, "
     "passes_off, operators_skipped, on both sides",
     ("scheme=fp16", "scheme=8a8w", "model=digits_cnn", "soc=SM8350"): "BAD: impossible: ",

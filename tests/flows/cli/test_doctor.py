@@ -53,6 +53,12 @@ def test_the_table_shows_each_check_and_its_remedy(program: Program, tmp_path: P
     assert " point it at an unpacked " in ran.stdout
 
 
+def test_a_terminal_that_is_not_utf_8_gets_the_table_too(program: Program, tmp_path: Path) -> None:
+    ran = program.run("doctor", f"--artifacts={tmp_path}", PYTHONIOENCODING="ascii")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "|? |torch " in ran.stdout
+
+
 def test_a_wrong_qnn_folder_gives_exit_code_3_and_a_remedy(program: Program, tmp_path: Path) -> None:
     ran = program.run("doctor", "--json", f"--artifacts={tmp_path}", QNN_SDK_ROOT="/nonexistent")
     assert ran.returncode == 3

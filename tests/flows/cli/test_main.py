@@ -209,9 +209,9 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(program: Program) -> 
 def test_a_report_without_a_run_or_of_an_unknown_run_is_one_line(program: Program, tmp_path: Path) -> None:
     folder = tmp_path / "never used"
     line = error_line(program.run("report", f"--artifacts={folder}"), 2)
-    assert line == f"no run in {folder}; there are: none"
+    assert line == f"no run in {folder}; there is none"
     line = error_line(program.run("report", "20200101T000000Z-0000", f"--artifacts={folder}"), 2)
-    assert line == f"no run '20200101T000000Z-0000' in {folder}; there are: none"
+    assert line == f"no run '20200101T000000Z-0000' in {folder}; there is none"
     assert not folder.exists()
 
 
