@@ -47,7 +47,6 @@ from safetensors.numpy import load
 from scene import Change, Scene, ScratchStore
 
 from qnnsweep.conf.tolerances import OperatorTolerance
-from qnnsweep.tasks.comparison.capture import budget_of
 from qnnsweep.tasks.comparison.evidence import Evidence
 from qnnsweep.tasks.comparison.operators import OperatorComparer
 from qnnsweep.tasks.numerics.element_use import CapturedValue
@@ -122,10 +121,10 @@ class Diagnosis:
         """Compare the operators of a capture and compute the budget, as the stage compare does."""
         options = ComparisonOptions(classifier=False, tolerances=tolerances)
         eager, device = (load(store.read(blob)) for blob in (lowered.quantized.exported.outputs_eager, capture.outputs))
-        comparer = OperatorComparer(lowered, Evidence(lowered, capture, store), options, eager, device, store)
+        evidence = Evidence(lowered, capture, store)
+        comparer = OperatorComparer(lowered, evidence, options, eager, device, {}, store, explained=0)
         (sample,) = comparer.samples([0])  # only the first sample is damaged
-        shares = tuple(budget_of(lowered, [sample]).shares())
-        return cls(rows={row.operator.index: row for row in sample.operators}, energies=_energies(shares))
+        return cls(rows={row.operator.index: row for row in sample.operators}, energies=_energies(sample.budget))
 
     def with_verdict(self, *verdicts: Verdict) -> set[int]:
         """Return the indices of the operators with one of these verdicts."""

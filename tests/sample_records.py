@@ -95,7 +95,7 @@ TOOLCHAIN = Toolchain(
 )
 LOWERED_METHOD = LoweredMethod(
     quantized=QUANTIZED_METHOD, debug_program=blob("7", 2000), debug_unavailable=None, etrecord=None,
-    input_qparams=(GRID,), operators=(CONV, VIEW),
+    input_qparams=(GRID,), output_operators=(1,), operators=(CONV, VIEW),
     expected_tensors=(), operator_samples=2, reference_calls=blob("e"), reference_constants=blob("f"),
     outputs_lowered=blob("9", 3),
     reference=blob("8"), outputs_edge=blob("9"), outputs_designed=blob("9", 2), designed_unavailable=None,
@@ -142,7 +142,8 @@ PARTS = ErrorParts(
     introduced_gain=1.25,
 )  # fmt: skip
 TOTALS: dict[Cause, float] = {
-    "weights": 0.5, "clipping": 0.25, "resolution": 0.125, "device": 0.25, "cross": -0.25, "unexplained": 0.125,
+    "graph": 0.0, "weights": 0.5, "bias": 0.0, "clipping": 0.25, "resolution": 0.0625, "overflow": 0.0, "device": 0.125,
+    "observer": 0.0, "unexplained": 0.0625,
 }  # fmt: skip
 DISTRIBUTION = ErrorDistribution(
     largest_error=1.5, histogram=(1, 0, 7), channel_axis=1, channels=2, channel_errors=(0.5, 0.25), heat_rows=2,
@@ -156,17 +157,17 @@ BUDGET = (
     *(
         ErrorShare(
             output_index=0, output="logits", cause=cause, operator=None, operator_index=None, module_path=None,
-            share=share, share_error=0.0, alone_snr_db=None, samples=2, projections=16,
+            share=share, share_error=0.0, alone_snr_db=None, without_snr_db=None, sample=1,
         )
         for cause, share in TOTALS.items()
     ),
     ErrorShare(
         output_index=0, output="logits", cause="weights", operator="conv", operator_index=0, module_path="layers.0",
-        share=0.5, share_error=0.0, alone_snr_db=33.0, samples=2, projections=16,
+        share=0.5, share_error=0.0, alone_snr_db=33.0, without_snr_db=None, sample=1,
     ),
     ErrorShare(
         output_index=0, output="logits", cause="device", operator="conv", operator_index=0, module_path="layers.0",
-        share=0.25, share_error=0.0625, alone_snr_db=35.0, samples=2, projections=16,
+        share=0.25, share_error=0.0625, alone_snr_db=35.0, without_snr_db=None, sample=1,
     ),
 )  # fmt: skip
 ANSWER = OutputComparison(

@@ -154,18 +154,19 @@ def operators(identity: dict[str, Any], count: int, chance: random.Random) -> It
 
 
 SHARES: dict[Cause, float] = {
-    "weights": 0.21, "clipping": 0.09, "resolution": 0.76, "device": 0.05, "cross": -0.13, "unexplained": 0.02,
+    "graph": 0.0, "weights": 0.21, "bias": 0.0, "clipping": 0.09, "resolution": 0.63, "overflow": 0.0, "device": 0.05,
+    "observer": 0.0, "unexplained": 0.02,
 }  # fmt: skip
 """The shares of the totals of every final output."""
 
 
 def budget(identity: dict[str, Any], rows: list[dict[str, Any]], final: float) -> Iterable[dict[str, Any]]:
     """Yield the totals of one final output, and then every operator with one cause, the largest share first."""
-    output = identity | {"output_index": 0, "output": "logits", "samples": 4, "projections": 32}
+    output = identity | {"output_index": 0, "output": "logits", "sample": 2, "without_snr_db": None}
     for cause, share in SHARES.items():
         alone = final - 10 * math.log10(share) if share > 0 and cause != "unexplained" else None
         yield output | {"cause": cause, "share": share, "share_error": 0.0, "alone_snr_db": alone}
-    causes = [cause for cause, share in SHARES.items() if cause not in ("cross", "unexplained")]
+    causes = [cause for cause, share in SHARES.items() if share and cause != "unexplained"]
     for rank, row in enumerate(reversed(rows)):
         share = 0.42 * 0.7**rank
         yield output | {

@@ -103,7 +103,7 @@ def compare_case(
     _set_stage("compare")
     outputs = compare_outputs(method, capture, options.comparison, store)
     parts = [compare_samples(method, capture, options.comparison, store)] if capture.etdump_debug is not None else []
-    return of_comparison(case, lowered, checks, joined(method, outputs, parts))
+    return of_comparison(case, lowered, checks, joined(outputs, parts))
 
 
 def stage_of(folder: Path) -> str:

@@ -1,106 +1,58 @@
-"""The error budgets of a cell's final outputs. The errors come from the replay of every captured sample."""
+"""The error budgets of a sample's final outputs: the causes and operators that an ablation leaves out."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from qnnsweep.tasks.comparison.evidence import SampleInputs
-from qnnsweep.tasks.numerics.budget import Effect, OutputBudget
-from qnnsweep.tasks.numerics.element_use import Array, Kernels, Value
-from qnnsweep.tasks.numerics.grid import grid_errors
-from qnnsweep.tasks.numerics.path import Errors, RunAt, errors_at
+from qnnsweep.tasks.numerics.ablation import Ablation, Arising, Effect, OutputBudget, Outputs, budget
+from qnnsweep.tasks.numerics.captured_run import arithmetic_of, unlogged_errors
+from qnnsweep.tasks.numerics.device_run import DeviceRun
+from qnnsweep.tasks.numerics.element_use import Array, NoDerivative, Sensitivity
+from qnnsweep.tasks.numerics.float_constants import FloatConstants
+from qnnsweep.tasks.numerics.grid import grid_errors, half_errors
+from qnnsweep.tasks.numerics.metrics import signed_error
+from qnnsweep.tasks.numerics.ranking import Errors, Part, errors_at, estimates, finite
 from qnnsweep.tasks.numerics.replay import Replayed
-from qnnsweep.tasks.records import ErrorShare, LoweredMethod
+from qnnsweep.tasks.records import ErrorShare, LoweredMethod, Quantization
 from qnnsweep.tasks.records.vocabulary import CAUSES, Cause
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OutputError:
-    """A final output of the device and of eager PyTorch, for one sample."""
-
-    actual: Array
-    reference: Array
-    before: int
-    """The number of earlier samples whose errors are finite."""
-
-
-def sample_budgets(
-    lowered: LoweredMethod,
-    kernels: Kernels,
-    inputs: SampleInputs,
-    float_constants: Mapping[int, Value],
-    replayed: Mapping[int, Replayed],
-    unlogged: Mapping[int, Array],
-    outputs: Mapping[int, OutputError],
-) -> dict[int, OutputBudget]:
-    """Return the budgets of the final outputs for one sample, by the number of the output.
-
-    `unlogged`: by operator, the errors that rounded weights cause at values that were not logged.
-    """
-    errors: dict[int, Mapping[Cause, Array]] = {
-        index: operator.errors for index, operator in replayed.items() if operator.errors
-    }
-    errors |= {index: {"weights": error} for index, error in unlogged.items()}
-    for position, (exact, rounded, qparams) in enumerate(
-        zip(inputs.exact, inputs.rounded, lowered.input_qparams, strict=True)
-    ):
-        if not np.array_equal(exact, rounded, equal_nan=exact.dtype.kind == "f"):
-            in_float16: Mapping[Cause, Array] = {"resolution": rounded - exact}
-            errors[-1 - position] = in_float16 if qparams is None else grid_errors(exact, rounded, qparams)
-    run_at = _path(lowered, kernels, inputs, float_constants, errors)
-    budgets = {output: OutputBudget(before=error.before) for output, error in outputs.items()}
-    for output, budget in budgets.items():
-        budget.add(run_at, output, outputs[output].actual, outputs[output].reference, errors)
-    return budgets
-
-
-def _path(
-    lowered: LoweredMethod, kernels: Kernels, inputs: SampleInputs, float_constants: Mapping[int, Value], errors: Errors
-) -> RunAt | str:
-    """Return the runs between the float model's and the device's, or the reason why there are none."""
-    for index, parts in errors.items():
-        if not all(np.isfinite(error).all() for error in parts.values()):
-            name = lowered.operators[index].name if index >= 0 else "an input"
-            return f"the error of {name} is not finite"
-    return lru_cache(maxsize=1)(partial(kernels.between, inputs.exact, float_constants, errors_at(errors)))
+_MOST_UNRANKED = 8  # parts without derivatives that are left out one by one
+_HALFWAY = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ErrorBudget:
-    """The budgets of all final outputs.
+class SampleBudget:
+    """The budgets of the final outputs of one sample, by the number of the output.
 
-    `outputs`: by the number of the output. With states, only the outputs that are no states have a budget, unless all
-    outputs are states. `unknown_weights`: the operators whose float weights are not known.
+    With states, only the outputs that are no states have a budget, unless all outputs are states.
     """
 
-    lowered: LoweredMethod
+    sample: int
     outputs: Mapping[int, OutputBudget]
     unknown_weights: Sequence[str]
 
-    def shares(self) -> Iterator[ErrorShare]:
-        """Yield, per final output, the totals of all causes and then the operators, the largest share first."""
-        for position, budget in self.outputs.items():
-            effects = budget.effects()
-            for cause in CAUSES if not effects else ():
-                yield self._share(position, budget, Effect(cause=cause, operator=None))
+    def shares(self, lowered: LoweredMethod) -> Iterator[ErrorShare]:
+        """Yield, per final output, the totals of all causes and then the operators, the most useful first."""
+        for position, of_output in self.outputs.items():
+            effects = of_output.effects or tuple(Effect(cause=cause, operator=None) for cause in CAUSES)
             for effect in effects:
-                yield self._share(position, budget, effect)
+                yield self._share(lowered, position, of_output, effect)
 
-    def _why(self, budget: OutputBudget) -> str | None:
+    def _why(self, of_output: OutputBudget) -> str | None:
         unknown = len(self.unknown_weights)
         weights = f"the float weights of {unknown} operators are not known" if unknown else None
-        return "; ".join(filter(None, (weights, budget.why))) or None
+        return "; ".join(filter(None, (weights, of_output.why))) or None
 
-    def _share(self, position: int, budget: OutputBudget, effect: Effect) -> ErrorShare:
-        exported = self.lowered.quantized.exported
-        index = effect.operator
+    def _share(self, lowered: LoweredMethod, position: int, of_output: OutputBudget, effect: Effect) -> ErrorShare:
+        exported, index = lowered.quantized.exported, effect.operator
         name, module = None, None
         if index is not None and index < 0:
             name, module, index = exported.inputs[-1 - index].name, "", None
         elif index is not None:
-            name, module = self.lowered.operators[index].name, self.lowered.operators[index].module_path
+            name, module = lowered.operators[index].name, lowered.operators[index].module_path
         return ErrorShare(
             output_index=position,
             output=exported.outputs[position].name,
@@ -111,7 +63,99 @@ class ErrorBudget:
             share=effect.share,
             share_error=effect.share_error,
             alone_snr_db=effect.alone_snr_db,
-            samples=budget.samples,
-            projections=budget.projections,
-            why=self._why(budget) if effect.cause == "unexplained" else None,
+            without_snr_db=effect.without_snr_db,
+            sample=self.sample,
+            why=self._why(of_output) if effect.cause == "unexplained" else None,
         )
+
+
+def output_budgets(
+    grids: Mapping[int, Quantization],
+    run: DeviceRun,
+    inputs: SampleInputs,
+    floats: FloatConstants,
+    replayed: Mapping[int, Replayed],
+    outputs: Outputs,
+) -> dict[int, OutputBudget]:
+    """Return the budgets of the final outputs of one sample, by the number of the output.
+
+    `grids`: those of the model's inputs, which have the indices -1, -2, …. `run`, `replayed`: the device's run of the
+    sample, and the errors of its operators by cause.
+    """
+    halves = frozenset(-1 - number for number, is_half in enumerate(inputs.in_float16) if is_half)
+    errors: dict[int, Mapping[Cause, Array]] = {
+        index: operator.errors for index, operator in replayed.items() if operator.errors
+    }
+    errors |= unlogged_errors(run, floats) | _input_errors(inputs, grids, halves)
+    arithmetic = arithmetic_of(replayed, run, floats, grids, halves)
+    ablation = Ablation(partial(arithmetic.run, run.kernels, inputs.exact), outputs)
+    causes: set[Cause] = {cause for parts in errors.values() for cause, error in parts.items() if error.any()}
+    causes |= {"device"} if arithmetic.departures or arithmetic.unrounded_departures else set()
+    causes |= {"resolution"} if run.kernels.quantizing else set()
+    ranked = finite(errors)
+    try:
+        halfway: Sensitivity | str = run.kernels.between(inputs.exact, floats.all, errors_at(ranked), _HALFWAY)
+    except NoDerivative as reason:
+        halfway = str(reason)
+    budgets: dict[int, OutputBudget] = {}
+    for output in outputs.shipping:
+        arising = _arising(halfway, output, outputs, ranked, frozenset(causes))
+        unranked = _unranked(errors, ranked, replayed, run, has_estimates=bool(arising.estimates))
+        budgets[output] = budget(ablation, output, replace(arising, unranked=unranked))
+    return budgets
+
+
+def _input_errors(
+    inputs: SampleInputs, grids: Mapping[int, Quantization], halves: frozenset[int]
+) -> dict[int, Mapping[Cause, Array]]:
+    errors: dict[int, Mapping[Cause, Array]] = {}
+    for number, (exact, rounded) in enumerate(zip(inputs.exact, inputs.rounded, strict=True)):
+        index = -1 - number
+        if index in grids:
+            errors[index] = grid_errors(exact, rounded, grids[index])
+        elif index in halves:
+            errors[index] = half_errors(exact)
+    return errors
+
+
+def _arising(
+    halfway: Sensitivity | str, output: int, outputs: Outputs, errors: Errors, causes: frozenset[Cause]
+) -> Arising:
+    if isinstance(halfway, str):
+        return Arising(causes=causes, estimates={}, why=halfway)
+    error = signed_error(outputs.shipping[output], outputs.eager[output], np.float64)
+    if not np.isfinite(error).all():
+        return Arising(causes=causes, estimates={}, why="the output has other infinities or NaNs")
+    try:
+        return Arising(causes=causes, estimates=estimates(halfway, output, error, errors))
+    except NoDerivative as reason:
+        return Arising(causes=causes, estimates={}, why=str(reason))
+
+
+def _unranked(
+    errors: Errors, ranked: Errors, replayed: Mapping[int, Replayed], run: DeviceRun, *, has_estimates: bool
+) -> list[Part]:
+    """Return the parts that no derivative ranks: infinities, booleans and indices; without estimates, others too."""
+    infinite: list[Part] = [
+        (cause, index) for index in sorted(errors) for cause in errors[index] if cause not in ranked.get(index, {})
+    ]
+    integers: list[Part] = [
+        ("device", index)
+        for index in sorted(replayed)
+        if replayed[index].departure is not None and run.on_host[index].dtype.kind != "f"
+    ]
+    parts = [*infinite[:_MOST_UNRANKED], *integers[:_MOST_UNRANKED]]
+    if has_estimates:
+        return parts
+    noise: dict[Part, float] = {
+        (cause, index): float(np.square(error, dtype=np.float64).sum()) / (_signal(run, index) or 1.0)
+        for index, of_operator in ranked.items()
+        for cause, error in of_operator.items()
+        if error.any()
+    }
+    return [*parts, *sorted(noise, key=lambda part: -noise[part])[:_MOST_UNRANKED]]
+
+
+def _signal(run: DeviceRun, index: int) -> float:
+    value = run.on_host.get(index)
+    return 0.0 if value is None else float(np.square(value[np.isfinite(value)], dtype=np.float64).sum())

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from qnnsweep.tasks.comparison.biases import bias_uses
-from qnnsweep.tasks.comparison.budget import ErrorBudget
 from qnnsweep.tasks.comparison.details import most_important
-from qnnsweep.tasks.comparison.evidence import Evidence
+from qnnsweep.tasks.comparison.evidence import Evidence, device_outputs
 from qnnsweep.tasks.comparison.metrics import compute_metrics
 from qnnsweep.tasks.comparison.operators import OperatorComparer, SampleComparison
 from qnnsweep.tasks.comparison.outputs import FinalOutputs
-from qnnsweep.tasks.numerics.budget import OutputBudget
 from qnnsweep.tasks.numerics.io_check import check_io
 from qnnsweep.tasks.records import CapturedMethod, Comparison, LoweredMethod
 from qnnsweep.tasks.records.options import ComparisonOptions
@@ -46,7 +44,7 @@ def compare_outputs(
     """
     finals = FinalOutputs.of(lowered, capture, store, diverged)
     exported = lowered.exported
-    observer_effect, observer_effect_snr_db = finals.observer_effect(capture, store)
+    observer_effect, observer_effect_snr_db = finals.observer_effect()
     mistaken = load(store.read(exported.mistaken_outputs))
     return Comparison(
         outputs=tuple(finals.compare(options.classifier)),
@@ -78,16 +76,17 @@ def compare_samples(
     Raises EvidenceError if the capture does not agree with its record, and RequestError if a metric of
     `options.metrics` cannot be loaded.
     """
-    evidence, device = Evidence(lowered, capture, store), load(store.read(capture.outputs))
+    evidence, device = Evidence(lowered, capture, store), device_outputs(lowered, capture.outputs, store)
+    debug = {} if capture.outputs_debug is None else device_outputs(lowered, capture.outputs_debug, store)
     reference = load(store.read(lowered.exported.outputs_eager)) if eager is None else eager
-    comparer = OperatorComparer(lowered, evidence, options, reference, device, store)
+    comparer = OperatorComparer(lowered, evidence, options, reference, device, debug, store)
     return ComparedSamples(
         samples=tuple(comparer.samples(evidence.samples if samples is None else samples)),
         unexpected_events=evidence.unexpected,
     )
 
 
-def joined(lowered: LoweredMethod, outputs: Comparison, parts: Sequence[ComparedSamples]) -> Comparison:
+def joined(outputs: Comparison, parts: Sequence[ComparedSamples]) -> Comparison:
     """Return the whole comparison. `outputs`: that of the final outputs. `parts`: all captured samples, if any."""
     samples = sorted((sample for part in parts for sample in part.samples), key=lambda sample: sample.sample)
     return replace(
@@ -97,23 +96,11 @@ def joined(lowered: LoweredMethod, outputs: Comparison, parts: Sequence[Compared
         other_references=tuple(row for sample in samples for row in sample.other_references),
         metrics=(*outputs.metrics, *(value for sample in samples for value in sample.metrics)),
         unexpected_events=parts[0].unexpected_events if parts else (),
-        budget=tuple(budget_of(lowered, samples).shares()),
+        budget=tuple(share for sample in samples for share in sample.budget),
         details=tuple(
             detail
-            for number, sample in enumerate(samples, start=1)
+            for sample in samples
             if sample.details
-            for detail in most_important(
-                sample.operators, tuple(budget_of(lowered, samples[:number]).shares()), sample.details
-            )
+            for detail in most_important(sample.operators, sample.budget, sample.details)
         ),
-    )
-
-
-def budget_of(lowered: LoweredMethod, samples: Sequence[SampleComparison]) -> ErrorBudget:
-    """Return the budget of the final outputs over samples, which are in their order."""
-    outputs = samples[0].budgets if samples else ()
-    return ErrorBudget(
-        lowered=lowered,
-        outputs={output: OutputBudget.joined(sample.budgets[output] for sample in samples) for output in outputs},
-        unknown_weights=samples[0].unknown_weights if samples else (),
     )

@@ -11,17 +11,11 @@ from safetensors.numpy import load
 
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.align import AlignedOperator, Match, align
+from qnnsweep.tasks.numerics.arithmetic import as_half, read_half
 from qnnsweep.tasks.numerics.dequantize import fake_quantize, quantize, undo_layout
 from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels
 from qnnsweep.tasks.numerics.timing import EXECUTION
-from qnnsweep.tasks.records import (
-    CapturedMethod,
-    LoweredMethod,
-    Operator,
-    OtherReference,
-    Quantization,
-    RequantizedTensor,
-)
+from qnnsweep.tasks.records import Blob, CapturedMethod, LoweredMethod, Operator, OtherReference, RequantizedTensor
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.entrypoints import reference_kernels
@@ -36,6 +30,7 @@ class LoggedOperator:
 
     match: Match
     elements: Array
+    is_half: bool = False  # computed in float16
 
     @property
     def in_torch_layout(self) -> Array | None:
@@ -52,6 +47,7 @@ class SampleInputs:
 
     exact: Sequence[Array]
     rounded: Sequence[Array]
+    in_float16: Sequence[bool]
 
 
 class Evidence:
@@ -66,6 +62,7 @@ class Evidence:
         self._lowered = lowered
         self._store = store
         self._capture = capture
+        self._halves = half_operators(lowered)
         dump = read_etdump(store.read(capture.etdump_debug))
         self._runs = _runs(dump, lowered.operator_samples)
         alignment = align(
@@ -146,31 +143,57 @@ class Evidence:
         """Yield the kernels and the inputs of every sample. The kernels compute from the rounded inputs."""
         exported, input_qparams = self._lowered.quantized.exported, self._lowered.input_qparams
         kernels_on = reference_kernels(self._lowered, self._store)
+        halves = self._halves | {row.index for row in self._lowered.operators if row.constant and self._halves}
         inputs = self._capture.inputs or exported.evaluation  # with states, those that the device had
         tensors: Mapping[str, Array] = load(self._store.read(inputs))
-        has_float16 = _has_float16(self._lowered)
         # A program with operators on the CPU may read an input in float32.
-        in_float16 = has_float16 and all(row.constant or row.subgraph is not None for row in self._lowered.operators)
+        is_whole = all(row.constant or row.subgraph is not None for row in self._lowered.operators)
+        in_float16 = bool(self._halves) and is_whole
         for sample in samples:
             exact = [tensors[tensor_key(sample, spec.name)] for spec in exported.inputs]
-            rounded = [_rounded(*pair, in_float16=in_float16) for pair in zip(exact, input_qparams, strict=True)]
-            is_rounded = has_float16 or any(qparams is not None for qparams in input_qparams)
-            yield kernels_on(rounded, exact if is_rounded else ()), SampleInputs(exact, rounded)
+            pairs = list(zip(exact, input_qparams, strict=True))
+            halves_of = [in_float16 and qparams is None and value.dtype == np.float32 for value, qparams in pairs]
+            rounded = [
+                as_half(value)
+                if is_half
+                else value
+                if qparams is None
+                else fake_quantize(value, qparams).astype(value.dtype)
+                for (value, qparams), is_half in zip(pairs, halves_of, strict=True)
+            ]
+            is_rounded = bool(self._halves) or any(qparams is not None for qparams in input_qparams)
+            kernels = kernels_on(rounded, exact if is_rounded else (), frozenset(halves))
+            yield kernels, SampleInputs(exact, rounded, halves_of)
 
     def _logged(self, row: AlignedOperator) -> LoggedOperator:
         elements = tensor(row.matches[0].event, self._buffer)
+        is_half = row.operator.index in self._halves and elements.dtype == np.float32
+        if is_half:
+            elements = read_half(elements)
         # A delegate may give a value without dimensions a dimension of 1.
         has_added_dimension = (row.operator.shape, elements.shape) == ((), (1,))
-        return LoggedOperator(row.matches[0], elements.reshape(()) if has_added_dimension else elements)
+        return LoggedOperator(row.matches[0], elements.reshape(()) if has_added_dimension else elements, is_half)
 
 
-def _rounded(value: Array, qparams: Quantization | None, *, in_float16: bool) -> Array:
-    """Return an input of the model as the device's operators read it."""
-    if qparams is not None:
-        return fake_quantize(value, qparams).astype(value.dtype)
-    if in_float16 and value.dtype == np.float32:
-        return value.astype(np.float16).astype(np.float32)
-    return value
+def device_outputs(lowered: LoweredMethod, outputs: Blob, store: Store) -> dict[str, Array]:
+    """Return the device's final outputs, by `<sample>/<output index>`, with the infinities and NaNs of float16."""
+    halves = half_operators(lowered)
+    in_float16 = {f"{number}" for number, index in enumerate(lowered.output_operators) if index in halves}
+    return {
+        key: read_half(value) if key.rpartition("/")[2] in in_float16 and value.dtype == np.float32 else value
+        for key, value in load(store.read(outputs)).items()
+    }
+
+
+def half_operators(lowered: LoweredMethod) -> frozenset[int]:
+    """Return the operators whose values the device computes in float16."""
+    if not _has_float16(lowered):
+        return frozenset()
+    return frozenset(
+        row.index
+        for row in lowered.operators
+        if row.subgraph is not None and row.quantization is None and not row.constant
+    )
 
 
 def _has_float16(lowered: LoweredMethod) -> bool:
@@ -193,7 +216,7 @@ def captured_value(operator: Operator, logged: LoggedOperator) -> CapturedValue 
     return (
         None
         if quantized and qparams is None
-        else CapturedValue(elements=np.asarray(elements, order="C"), qparams=qparams)
+        else CapturedValue(elements=np.asarray(elements, order="C"), qparams=qparams, half=logged.is_half)
     )
 
 

@@ -89,7 +89,7 @@ def joined_methods(
     operators = finals = 0
     for number, method in enumerate(lowered.methods):
         of_method = [part for other, part in parts if other == number]
-        comparison = joined(method, outputs.methods[number], of_method)
+        comparison = joined(outputs.methods[number], of_method)
         compared.append((_Method(method.exported.method, operators, finals), comparison))
         operators += len(method.operators)
         finals += len(method.exported.outputs)

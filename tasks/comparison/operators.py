@@ -14,23 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qnnsweep.conf.tolerances import OperatorTolerance
-from qnnsweep.tasks.comparison.budget import OutputError, sample_budgets
+from qnnsweep.tasks.comparison.budget import SampleBudget, output_budgets
 from qnnsweep.tasks.comparison.details import error_details
 from qnnsweep.tasks.comparison.evidence import Evidence, LoggedOperator, SampleInputs
 from qnnsweep.tasks.comparison.metrics import Pair, compute_metrics, metric_template
 from qnnsweep.tasks.comparison.parts import error_parts
 from qnnsweep.tasks.comparison.requantized import compare_requantized
-from qnnsweep.tasks.comparison.weights import WeightErrors, weight_errors
+from qnnsweep.tasks.comparison.weights import weight_errors
+from qnnsweep.tasks.numerics.ablation import Outputs
 from qnnsweep.tasks.numerics.align import AlignedOperator
-from qnnsweep.tasks.numerics.budget import OutputBudget, is_finite_error
-from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels, Value
+from qnnsweep.tasks.numerics.device_run import DeviceRun
+from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels
+from qnnsweep.tasks.numerics.float_constants import FloatConstants
 from qnnsweep.tasks.numerics.introduced import Introduced
 from qnnsweep.tasks.numerics.metrics import snr_db
 from qnnsweep.tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
-from qnnsweep.tasks.numerics.replay import Replayed, replay, unlogged_weight_errors
+from qnnsweep.tasks.numerics.replay import Replayed, replay_of
 from qnnsweep.tasks.numerics.verdict import EVERY_SCHEME, has_own_error, limits, verdict
 from qnnsweep.tasks.records import (
     ErrorDetail,
+    ErrorShare,
     Gap,
     LoweredMethod,
     MetricValue,
@@ -57,8 +60,7 @@ class SampleComparison:
     requantized: tuple[OperatorComparison, ...]  # one row per requantized tensor
     other_references: tuple[OperatorComparison, ...]  # per reference: one row per operator or unclaimed node
     metrics: tuple[MetricValue, ...]  # of the compared tensors
-    budgets: Mapping[int, OutputBudget]  # by the number of the final output; empty without a budget
-    unknown_weights: tuple[str, ...]
+    budget: tuple[ErrorShare, ...]  # of the final outputs of the worst sample; empty for the others
     details: Mapping[int, ErrorDetail | None]  # by operator index; empty but for the worst sample
 
 
@@ -72,60 +74,49 @@ class OperatorComparer:
         options: ComparisonOptions,
         eager: Tensors,
         device: Tensors,
+        debug: Tensors,
         store: Store,
+        explained: int | None = None,
     ) -> None:
-        """`eager`, `device`: the final outputs of all captured samples."""
+        """`eager`, `device`, `debug`: the final outputs of all captured samples; `debug`: of the debug program.
+
+        `explained`: the sample that has a budget; None for the worst.
+        """
         self._lowered = lowered
         self._evidence = evidence
         self._options = options
-        self._eager, self._device = eager, device
+        self._eager, self._device, self._debug = eager, device, debug
         self._store = store
+        self._explained = self._worst_sample() if explained is None else explained
         self._others = list(evidence.others(options.references))
 
     def samples(self, samples: Sequence[int]) -> Iterator[SampleComparison]:
         """Compare the operators of captured samples."""
         kernels_of_samples = self._evidence.kernels(samples) if self._options.replay else repeat((None, None))
-        weights: WeightErrors | None = None
-        float_constants: Mapping[int, Value] = {}
         for sample, (kernels, inputs) in zip(samples, kernels_of_samples, strict=False):
             if kernels is None or inputs is None:
                 yield self._compared(sample)
-                continue
-            if self._options.budget and weights is None:
-                weights = weight_errors(self._lowered, self._store, kernels)
-                float_constants = kernels.changed_constants(weights.by_operator)
-            yield self._replayed(sample, kernels, inputs, float_constants, weights)
+            else:
+                yield self._replayed(sample, kernels, inputs)
 
-    def _replayed(
-        self,
-        sample: int,
-        kernels: Kernels,
-        inputs: SampleInputs,
-        float_constants: Mapping[int, Value],
-        weights: WeightErrors | None,
-    ) -> SampleComparison:
-        """Compare the operators of a sample, after computing them again. `weights`: None without a budget."""
+    def _replayed(self, sample: int, kernels: Kernels, inputs: SampleInputs) -> SampleComparison:
+        """Compare the operators of a sample, after computing them again. Only the explained sample has a budget."""
         captured = self._evidence.captured_values(sample)
-        requantized = self._evidence.requantized_values(sample, kernels.sources, captured)
-        replayed = replay(
-            kernels,
-            captured,
-            self._is_suspect,
-            partial(self._evidence.reference, sample),
-            requantized,
-            float_constants=float_constants,
-            with_errors=weights is not None,
+        has_budget = self._options.budget and sample == self._explained
+        weights = weight_errors(self._lowered, self._store, kernels) if has_budget else None
+        floats = weights.floats(kernels) if weights else FloatConstants()
+        run = DeviceRun(kernels, captured, self._evidence.requantized_values(sample, kernels.sources, captured))
+        replayed = replay_of(
+            run, self._is_suspect, partial(self._evidence.reference, sample), floats, with_errors=has_budget
         )
         compared = self._compared(sample, captured, replayed, kernels)
         if weights is None:
             return compared
-        unlogged = unlogged_weight_errors(kernels, captured, requantized, float_constants)
-        budgets = sample_budgets(
-            self._lowered, kernels, inputs, float_constants, replayed, unlogged, self._output_errors(sample)
-        )
-        is_worst = sample == self._worst_sample()
-        details = error_details(compared.operators, replayed, captured) if is_worst else {}
-        return replace(compared, budgets=budgets, unknown_weights=tuple(weights.unknown), details=details)
+        grids = {-1 - number: grid for number, grid in enumerate(self._lowered.input_qparams) if grid is not None}
+        outputs = output_budgets(grids, run, inputs, floats, replayed, self._outputs(sample))
+        budget = SampleBudget(sample=sample, outputs=outputs, unknown_weights=weights.unknown)
+        details = error_details(compared.operators, replayed, captured)
+        return replace(compared, budget=tuple(budget.shares(self._lowered)), details=details)
 
     def _compared(
         self,
@@ -155,27 +146,21 @@ class OperatorComparer:
             requantized=tuple(conversions),
             other_references=tuple(others),
             metrics=compute_metrics(self._options.metrics, pairs) if pairs else (),
-            budgets={},
-            unknown_weights=(),
+            budget=(),
             details={},
         )
 
-    def _output_errors(self, sample: int) -> dict[int, OutputError]:
-        """Return the errors of the final outputs that have a budget, by the number of the output."""
-        actual, reference = (self._final_outputs(tensors, sample) for tensors in (self._device, self._eager))
-        earlier = [
-            (self._final_outputs(self._device, before), self._final_outputs(self._eager, before))
-            for before in self._evidence.samples
-            if before < sample
-        ]
-        return {
-            output: OutputError(
-                actual=actual[output],
-                reference=reference[output],
-                before=sum(is_finite_error(device[output], eager[output]) for device, eager in earlier),
-            )
-            for output in self._lowered.exported.results
-        }
+    def _outputs(self, sample: int) -> Outputs:
+        """Return the final outputs that have a budget."""
+        eager, shipping, debug = (
+            {
+                output: tensors[tensor_key(sample, output)]
+                for output in self._lowered.exported.results
+                if tensor_key(sample, output) in tensors
+            }
+            for tensors in (self._eager, self._device, self._debug)
+        )
+        return Outputs(eager=eager, shipping=shipping, debug=debug)
 
     def _worst_sample(self) -> int:
         """Return the captured sample whose final outputs have the lowest SNR."""

@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from qnnsweep.tasks.comparison.evidence import device_outputs
 from qnnsweep.tasks.comparison.metrics import Pair, metric_template
 from qnnsweep.tasks.numerics.metrics import top1
 from qnnsweep.tasks.numerics.noise import lowest_snr
@@ -28,6 +29,7 @@ class FinalOutputs:
     exported: ExportedMethod
     eager: Tensors
     rungs: Mapping[Rung, Tensors]  # without the rungs that the host cannot compute
+    debug: Tensors | None  # of the debug program, for the captured samples
     notes: Mapping[Rung, str]  # per rung, why the host cannot compute it, or what its outputs are
     diverged: frozenset[int] = frozenset()  # the samples for which the device read other tokens than eager PyTorch
 
@@ -42,14 +44,15 @@ class FinalOutputs:
             "lowered": lowered.outputs_lowered,
             "edge": lowered.outputs_edge,
             "designed": lowered.outputs_designed,
-            "device": capture.outputs,
             "quantized": lowered.quantized.outputs_quantized,
         }
         notes: dict[Rung, str | None] = {"lowered": lowered.lowered_note, "designed": lowered.designed_unavailable}
+        rungs: dict[Rung, Tensors] = {rung: load(store.read(blob)) for rung, blob in blobs.items() if blob is not None}
         return cls(
             exported=exported,
             eager=load(store.read(exported.outputs_eager)),
-            rungs={rung: load(store.read(blob)) for rung, blob in blobs.items() if blob is not None},
+            rungs={**rungs, "device": device_outputs(lowered, capture.outputs, store)},
+            debug=None if capture.outputs_debug is None else device_outputs(lowered, capture.outputs_debug, store),
             notes={rung: note for rung, note in notes.items() if note is not None},
             diverged=diverged,
         )
@@ -99,13 +102,12 @@ class FinalOutputs:
                 subject = metric_template(None, index, sample, rung, "eager")
                 yield Pair(subject=subject, actual=actual, reference=self.eager[key], qparams=None)
 
-    def observer_effect(self, capture: CapturedMethod, store: Store) -> tuple[Difference | None, float | None]:
+    def observer_effect(self) -> tuple[Difference | None, float | None]:
         """Compare the debug program's final outputs with those of the shipping program: see `lowest_snr`."""
-        if capture.outputs_debug is None:
+        if self.debug is None:
             return None, None
         shipping = self.rungs["device"]
-        debug = load(store.read(capture.outputs_debug))
-        compared = [compare_values(output, shipping[key]) for key, output in debug.items()]
+        compared = [compare_values(output, shipping[key]) for key, output in self.debug.items()]
         return lowest_snr([(output.status, output.gap.snr_db) for output in compared])
 
     def _output(self, rung: Rung, key: str) -> NDArray[Any] | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from safetensors.numpy import load
 
 from qnnsweep.tasks.numerics.element_use import Array, Kernels
+from qnnsweep.tasks.numerics.float_constants import FloatConstants
 from qnnsweep.tasks.numerics.float_weights import Floats, dequantizes_constant, float_weight
 from qnnsweep.tasks.records import LoweredMethod
 from qnnsweep.tasks.storage.store import Store
@@ -19,6 +20,16 @@ class WeightErrors:
     """Per index of the operator that dequantizes a weight: the dequantized weight minus the float weight."""
     unknown: tuple[str, ...]
     """The names of the operators that dequantize a constant whose float tensor is not known."""
+
+    def floats(self, kernels: Kernels) -> FloatConstants:
+        """Return the constants of a program, computed from the float weights."""
+        saturated = kernels.saturated_constants
+        weights = {index: error for index, error in self.by_operator.items() if index not in saturated}
+        biases = {index: error for index, error in self.by_operator.items() if index in saturated}
+        return FloatConstants(
+            weights=kernels.changed_constants(weights) | kernels.exact_constants(),
+            biases=kernels.changed_constants(biases) if biases else {},
+        )
 
 
 def weight_errors(lowered: LoweredMethod, store: Store, kernels: Kernels) -> WeightErrors:

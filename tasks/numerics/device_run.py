@@ -16,14 +16,17 @@ CHAIN = 3
 """The most operators that a compiler is expected to fuse with a later operator."""
 
 
+_CLEARLY_LESS = 0.8  # the share of the scatter that is left if a reader is surely merged
+
+
 class DeviceRun:
     """The values of all operators on the device, and the operators' results on the host from the device's own inputs.
 
     `values`: per operator, the value that its readers received: the logged value, or the host's if none was logged.
     `on_host`: per captured operator, its result on the device's own inputs, not rounded.
     `spans`: per captured operator, earlier operators whose logged values were not used.
-    `unrounded`: the values that clamps read, by the operators whose logged values were rounded although the compiler
-    merged the clamp into the operator.
+    `unrounded`: the values that merged readers have, by the operators whose logged values were rounded although the
+    compiler merged the reader into the operator.
     `received`: the values that readers received on another grid, by the indices of reader and producer.
     """
 
@@ -55,13 +58,13 @@ class DeviceRun:
             if index in kernels.getitem_index:  # the value of a getitem is an element of the tuple that it reads
                 spans = tuple(span for span in spans if span not in sources)
             self._add(index, value, spans)
-        clamps = [index for index in self.on_host if self._clamped_sources(index)]
-        while clamps:
-            # A clamp waits for another clamp that it reads.
-            ready = [index for index in clamps if not set(clamps).intersection(kernels.sources[index])]
+        merging = [index for index in self.on_host if self._mergeable_sources(index)]
+        while merging:
+            # An operator waits for another that it reads and that may be merged too.
+            ready = [index for index in merging if not set(merging).intersection(kernels.sources[index])]
             for index in ready:
                 self._merge(index)
-            clamps = [index for index in clamps if index not in ready]
+            merging = [index for index in merging if index not in ready]
 
     def difference(self, index: int) -> Difference:
         """Return the difference of a captured operator's logged value and `on_host`."""
@@ -69,18 +72,22 @@ class DeviceRun:
             self._differences[index] = Difference.between(self.captured[index], self.on_host[index])
         return self._differences[index]
 
-    def call(self, index: int, instead: Mapping[int, Value] | None = None) -> Value | None:
+    def call(
+        self, index: int, instead: Mapping[int, Value] | None = None, *, exact_constants: bool = False
+    ) -> Value | None:
         """Compute an operator from the values that it received on the device.
 
         `instead`: replaces values of other operators, but not logged values that the operator received on another
         grid. Where the device rounds a value without logging the result, the replacement is rounded too.
+        `exact_constants`: whether constants are not rounded to float16.
         """
         received = {
             source: self.received_value(index, source, instead or {})
             for source in self.kernels.sources[index]
             if (index, source) in self.received
         }
-        return self.kernels.call(index, ChainMap({**(instead or {}), **received}, self.values))
+        values = ChainMap({**(instead or {}), **received}, self.values)
+        return self.kernels.call(index, values, exact_constants=exact_constants)
 
     def received_value(self, index: int, source: int, instead: Mapping[int, Value]) -> Value:
         """Return the value of `source` on the other grid on which operator `index` received it; see `call`."""
@@ -180,22 +187,46 @@ class DeviceRun:
         if actual.dtype != result.dtype:
             self.values[index] = value.dequantized(result.dtype).astype(result.dtype)
 
-    def _clamped_sources(self, index: int) -> list[int]:
-        """Return the values that a clamp reads and that the compiler may have left unrounded."""
-        return [
+    def _mergeable_sources(self, index: int) -> list[int]:
+        """Return the values that the compiler may have left unrounded, because it merged the operator into theirs.
+
+        These are the values that only clamps read, and the value that a function of one value is computed from,
+        element by element, if nothing else reads this value.
+        """
+        rounded = [
             source
             for source in self.kernels.sources[index]
-            if source in self.kernels.clamped and source in self.on_host and self.captured[source].qparams is not None
+            if source in self.on_host and self.captured[source].qparams is not None
+        ]
+        clamped = [source for source in rounded if source in self.kernels.clamped]
+        if clamped or index in self.kernels.linear or index in self.kernels.data_movement_ops:
+            return clamped
+        read = [source for source in self.kernels.sources[index] if source not in self.kernels.constants]
+        return [
+            source
+            for source in rounded
+            if read == [source]
+            and self.readers(source) == [index]
+            and source not in self.kernels.outputs
+            and (index, source) not in self.received
+            and self.on_host[source].shape == self.on_host[index].shape
         ]
 
     def _merge(self, index: int) -> None:
-        """Replace a clamp's result by its result from unrounded values, if that explains the device's value better."""
-        unrounded = {source: self._unrounded(source) for source in self._clamped_sources(index)}
+        """Replace a result by that from unrounded values, if that explains the device's value better.
+
+        The evidence decides for every pair, because no list of operator types is right for all shapes and releases. A
+        clamp is merged in case of doubt, and another operator only if its errors scatter clearly less.
+        """
+        unrounded = {source: self._unrounded(source) for source in self._mergeable_sources(index)}
         result = self.call(index, unrounded)
         assert isinstance(result, np.ndarray), "the same call"
         difference = self.difference(index)
         merged = Difference.between(self.captured[index], result)
-        if merged.scatter <= difference.scatter:
+        is_clamp = unrounded.keys() <= self.kernels.clamped
+        is_nearer = merged.scatter < _CLEARLY_LESS * difference.scatter
+        if is_nearer or (is_clamp and merged.scatter <= difference.scatter):
             self.on_host[index], self._differences[index] = result, merged
-            self.spans[index] = tuple(dict.fromkeys((*self.spans[index], *unrounded)))
+            through = (span for source in unrounded for span in (*self.spans[source], source))
+            self.spans[index] = tuple(dict.fromkeys((*self.spans[index], *through)))
             self.unrounded |= unrounded

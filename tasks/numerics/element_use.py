@@ -44,6 +44,9 @@ class Kernels(Protocol):
     `linear`: operators whose result is linear in every source, for example convolutions.
     `getitem_index`: per getitem operator, the position of its value in the tuple that it reads.
     `refusals`: per operator that the host cannot compute, the reason.
+    `halves`: the operators that read constants in float16.
+    `saturated_constants`: the constants that are biases beyond the range of their 32-bit grid.
+    `quantizing`: the operators that round the values they read to a grid, because the graph itself does this.
     """
 
     @property
@@ -62,9 +65,37 @@ class Kernels(Protocol):
     def getitem_index(self) -> Mapping[int, int]: ...
     @property
     def refusals(self) -> dict[int, str]: ...
+    @property
+    def halves(self) -> frozenset[int]: ...
+    @property
+    def saturated_constants(self) -> frozenset[int]: ...
+    @property
+    def quantizing(self) -> frozenset[int]: ...
 
-    def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
-        """Compute an operator from its sources' values. If this fails, return None and add the reason to `refusals`."""
+    def call(
+        self,
+        index: int,
+        values: Mapping[int, Value],
+        inputs: Sequence[Array] | None = None,
+        *,
+        exact_constants: bool = False,
+    ) -> Value | None:
+        """Compute an operator from its sources' values. If this fails, return None and add the reason to `refusals`.
+
+        `inputs`: those of the model; None for the sample's. `exact_constants`: see `halves`.
+        """
+        ...
+
+    def reads_halves(self, index: int) -> bool:
+        """Return whether an operator reads constants that are rounded to float16."""
+        ...
+
+    def exact_constants(self) -> dict[int, Value]:
+        """Return the values of the constants that are rounded to float16, before this rounding."""
+        ...
+
+    def answer(self, values: Mapping[int, Value], inputs: Sequence[Array] | None = None) -> list[Array]:
+        """Return the final outputs. `values`: the values of the operators that are outputs."""
         ...
 
     def call_on_exact_inputs(self, index: int, values: Mapping[int, Value]) -> Value | None:
@@ -112,13 +143,6 @@ class NoDerivative(Exception):
 class Sensitivity(Protocol):
     """The derivatives of the final outputs. `qnnsweep.tasks.toolchain.reference.between.RunBetween` implements it."""
 
-    def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
-        """Return, per final output, the sum of d(output) / d(value) * error over all errors.
-
-        Return None if an operator has no derivative in this direction.
-        """
-        ...
-
     def gradients(self, output: int, direction: Array) -> Mapping[int, Array]:
         """Return, by the index of an error, d(<direction, output>) / d(value).
 
@@ -134,6 +158,7 @@ class CapturedValue:
     elements: Array
     qparams: Quantization | None  # None if the elements are not quantized
     inferred: bool = False  # whether no such value was logged: the host has rounded the logged value to this grid
+    half: bool = False  # whether the device computed the elements in float16
 
     @property
     def shape(self) -> tuple[int, ...]:

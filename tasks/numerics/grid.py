@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qnnsweep.tasks.numerics.arithmetic import LARGEST_HALF, as_half
 from qnnsweep.tasks.numerics.blocks import Array, Tensor, whole
 from qnnsweep.tasks.numerics.dequantize import step_sizes
 from qnnsweep.tasks.numerics.element_use import CapturedValue
@@ -78,6 +79,17 @@ def grid_errors(on_host: Array, rounded: Tensor, qparams: Quantization) -> dict[
     if not clipped.any():
         return {"resolution": error}
     return {"resolution": np.where(clipped, np.float32(0), error), "clipping": np.where(clipped, error, np.float32(0))}
+
+
+def half_errors(on_host: Array) -> dict[Cause, Array]:
+    """Divide the rounding error of a value to float16 into overflow and resolution. Both are float32."""
+    if on_host.dtype != np.float32:
+        return {}
+    wide = as_half(on_host, overflows=False)
+    errors: dict[Cause, Array] = {"resolution": signed_error(wide, on_host)}
+    if (beyond := np.isfinite(on_host) & (np.abs(wide) > LARGEST_HALF)).any():
+        errors["overflow"] = np.where(beyond, np.copysign(np.float32(np.inf), on_host), np.float32(0))
+    return errors
 
 
 def _others_repeated(tensor: Array, counted: Array | None) -> Array:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from qnnsweep.tasks.numerics.arithmetic import as_half
 from qnnsweep.tasks.numerics.blocks import ONE_THREAD, Array, block_of
 from qnnsweep.tasks.numerics.dequantize import quantize
 from qnnsweep.tasks.numerics.element_use import CapturedValue
@@ -32,6 +33,8 @@ class Difference:
             rounded = quantize(result, captured.qparams, smallest_type=True)
             return cls(captured, CapturedValue(elements=rounded, qparams=captured.qparams))
         is_float = captured.elements.dtype.kind == "f"
+        if captured.half and result.dtype == np.float32:
+            result = as_half(result)
         differs = None if is_float else captured.elements != result
         return cls(captured, CapturedValue(elements=result, qparams=None), differs)
 

@@ -17,10 +17,12 @@ from functools import partial
 
 import numpy as np
 
+from qnnsweep.tasks.numerics.arithmetic import Departure, departure_of
 from qnnsweep.tasks.numerics.dequantize import fake_quantize
 from qnnsweep.tasks.numerics.device_run import CHAIN, DeviceRun, Requantized
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
-from qnnsweep.tasks.numerics.grid import GridUse, float16_around, grid_errors, grid_use
+from qnnsweep.tasks.numerics.float_constants import OF_CONSTANTS, FloatConstants
+from qnnsweep.tasks.numerics.grid import GridUse, float16_around, grid_errors, grid_use, half_errors
 from qnnsweep.tasks.numerics.introduced import Difference, Introduced, introduced_error
 from qnnsweep.tasks.numerics.metrics import signed_error, sums_of_finite
 from qnnsweep.tasks.records import Gap
@@ -59,8 +61,12 @@ class Replayed:
     """The errors that arise at this operator: float32, with the operator's shape.
 
     At unused elements, those of cause `device` are 0. If the compiler fused the operator with all its readers, there
-    are only those of cause `weights`. If the log is contradicted, there are none of cause `device`.
+    are only those of causes `weights` and `bias`. If the log is contradicted, there are none of cause `device`.
     """
+    departure: Departure | None = field(default=None, compare=False, repr=False)
+    """What the device computed beyond exact rounding, at the used elements; None if the log is contradicted."""
+    reads_exact_inputs: bool = False
+    """Whether the operator has the model's inputs before they are rounded."""
 
 
 def replay(
@@ -69,55 +75,44 @@ def replay(
     is_suspect: IsSuspect,
     reference: Callable[[int], Array | None] = lambda _: None,
     requantized: Requantized | None = None,
-    float_constants: Mapping[int, Value] | None = None,
+    floats: FloatConstants | None = None,
     with_errors: bool = True,
 ) -> dict[int, Replayed]:
     """Return the error of every captured operator, by operator index.
 
-    `reference`: returns an operator's value in the reference's own run, None if it is not known.
-    `float_constants`: the values of constants that depend on weights, computed from the float weights. `with_errors`:
-    whether `Replayed.errors` is needed.
+    `reference`: returns an operator's value in the reference's own run, None if it is not known. `with_errors`: whether
+    `Replayed.errors` is needed.
 
     Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
     """
     run = DeviceRun(kernels, captured, requantized or {})
-    attribution = _Attribution(run, is_suspect, reference, float_constants or {}, with_errors)
+    return replay_of(run, is_suspect, reference, floats, with_errors)
+
+
+def replay_of(
+    run: DeviceRun,
+    is_suspect: IsSuspect,
+    reference: Callable[[int], Array | None],
+    floats: FloatConstants | None,
+    with_errors: bool,
+) -> dict[int, Replayed]:
+    """Return the error of every captured operator of a device's run; see `replay`."""
+    attribution = _Attribution(run, is_suspect, reference, floats or FloatConstants(), with_errors)
     operators = {index: attribution.replayed(index) for index in run.on_host}
     by_log = dict(operators)
     for index in [index for index in operators if attribution.may_be_contradicted(by_log, index)]:
         if again := attribution.contradicting_readers(by_log, index):
             rounding = {cause: error for cause, error in operators[index].errors.items() if cause != "device"}
-            operators |= again | {index: replace(operators[index], contradicted=True, errors=rounding)}
+            right = replace(operators[index], contradicted=True, errors=rounding, departure=None)
+            operators |= again | {index: right}
     spans = {index: operator.spans for index, operator in operators.items()}
     rounded = [
         index for index, operator in operators.items() if index not in run.unrounded and not operator.contradicted
     ]
     for index in [index for index in rounded if run.is_fused(index, spans)]:
-        weights = {cause: error for cause, error in operators[index].errors.items() if cause == "weights"}
-        operators[index] = replace(operators[index], errors=weights)
+        constants = {cause: error for cause, error in operators[index].errors.items() if cause in OF_CONSTANTS}
+        operators[index] = replace(operators[index], errors=constants)
     return operators
-
-
-def unlogged_weight_errors(
-    kernels: Kernels,
-    captured: Mapping[int, CapturedValue],
-    requantized: Requantized,
-    float_constants: Mapping[int, Value],
-) -> dict[int, Array]:
-    """Return the errors that rounded weights cause at operators whose values were not logged, by operator index."""
-    unlogged = [
-        index
-        for index, sources in enumerate(kernels.sources)
-        if index not in captured and index not in kernels.constants and float_constants.keys() & sources
-    ]
-    if not unlogged:
-        return {}
-    run, errors = DeviceRun(kernels, captured, requantized), dict[int, Array]()
-    for index in unlogged:
-        rounded, exact = run.call(index), run.call(index, float_constants)
-        if isinstance(rounded, np.ndarray) and isinstance(exact, np.ndarray) and rounded.dtype.kind == "f":
-            errors[index] = signed_error(rounded, exact)
-    return errors
 
 
 def converted(
@@ -138,11 +133,11 @@ class _Attribution:
         run: DeviceRun,
         is_suspect: IsSuspect,
         reference: Callable[[int], Array | None],
-        float_constants: Mapping[int, Value],
+        floats: FloatConstants,
         with_errors: bool,
     ) -> None:
         self._run, self._is_suspect, self._reference = run, is_suspect, reference
-        self._float_constants, self._with_errors = float_constants, with_errors
+        self._floats, self._with_errors = floats, with_errors
         self._use = ElementUse(run.kernels, run.captured, run.values)
 
     def replayed(self, index: int, instead: Mapping[int, Value] | None = None) -> Replayed:
@@ -156,6 +151,7 @@ class _Attribution:
             spans = (*spans, *(source for source in instead if not run.has_logged_conversion(index, source)))
         error = self._own_error(index, on_host)
         by_log = None if instead else error.introduced
+        reads_exact_inputs = False
         for depth in range(1, CHAIN + 1):
             if instead or not self._is_suspect(index, error.introduced):
                 break
@@ -173,7 +169,7 @@ class _Attribution:
             if isinstance(exact, np.ndarray) and self._is_nearer(index, exact, error):
                 from_exact = self._own_error(index, exact)
                 if self.explains(index, from_exact.introduced, error.introduced):
-                    error = from_exact
+                    error, reads_exact_inputs = from_exact, True
         reference = self._reference(index)
         used, inherited, felt = error.used, Gap(), True
         if reference is not None:
@@ -198,6 +194,8 @@ class _Attribution:
             used_mask=used,
             felt=felt,
             errors=self._errors(index, error, instead or {}) if self._with_errors else {},
+            departure=error.departure if self._with_errors else None,
+            reads_exact_inputs=reads_exact_inputs,
         )
 
     def explains(self, index: int, better: Introduced, worse: Introduced) -> bool:
@@ -289,13 +287,10 @@ class _Attribution:
         else:
             errors["device"] = signed_error(actual.dequantized(np.float32), expected.dequantized(np.float32))
             errors |= grid_errors(on_host, expected, qparams) if qparams else {}
+            errors |= half_errors(on_host) if run.captured[index].half else {}
         for cause, error in self._conversion_errors(index, instead).items():
             errors[cause] = errors.get(cause, np.float32(0)) + error
-        weights = {
-            source: self._float_constants[source] for source in self._float_constants.keys() & self._sources(index)
-        }
-        if weights and isinstance(exact := run.call(index, weights), np.ndarray):
-            errors["weights"] = signed_error(run.on_host[index], exact)
+        errors |= self._floats.errors(run, index, run.on_host[index])
         if own_error.used is None:
             return errors
         # An element that is unused after rounding may have been used before it: keep the error of its rounding.
@@ -366,3 +361,15 @@ class _OwnError:
     used: Array | None
     masked_by: tuple[int, ...]
     introduced: Introduced
+
+    @property
+    def departure(self) -> Departure | None:
+        """Return what the device computed beyond exact rounding, at the used elements."""
+        difference, used = self.difference, self.used
+        if difference.actual.qparams is not None and self.on_host.dtype.kind == "f":
+            steps = difference.steps
+            steps = steps if steps is None or used is None else np.where(used, steps, 0)
+            return Departure(steps=steps) if steps is not None and steps.any() else None
+        expected = difference.expected.elements
+        counted = used if difference.differs is None else difference.differs & (True if used is None else used)
+        return departure_of(expected, difference.actual.elements.astype(expected.dtype, copy=False), counted)

@@ -178,7 +178,7 @@ class OperatorComparison:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorShare:
-    """The part of a final output's error that one cause has, at one operator or in total, over all captured samples."""
+    """The part of a final output's error that one cause has, at one operator or in total, on the worst sample."""
 
     method: str | None = None
     """The method that has the output; null for a model with one method."""
@@ -195,16 +195,17 @@ class ErrorShare:
     module_path: str | None
     """The module of the model's hierarchy that the operator comes from; null for a total."""
     share: float | None
-    """Energy of the error that the cause alone gives the output, divided by the energy of the output's error. The
-    shares of all totals of an output add up to 1; `cross` may be negative. Null where the output has no error."""
+    """For a total: the part of the error's energy that disappears if the causes are left out one after the other, the
+    most useful first; the totals of an output add up to 1. For an operator: energy of the error that the cause alone
+    gives the output, divided by the energy of the output's error. Null where the output has no error."""
     share_error: float | None
-    """Standard error of the share, estimated from the random projections; 0 where the projections are exact."""
+    """Standard error of a share that was estimated from derivatives; 0 for a share that was measured by a run."""
     alone_snr_db: Decibels | None
-    """SNR of the final output if this were the only error; null without an effect, for `cross` and `unexplained`."""
-    samples: int
-    """Number of samples over which energies are added."""
-    projections: int
-    """Number of projections of the output from which the share is estimated, over all samples."""
+    """SNR of the final output if this were the only error; null without an effect, and for `unexplained`."""
+    without_snr_db: Decibels | None
+    """SNR of the final output without this error; null if no run left it out, or if the error is zero without it."""
+    sample: int
+    """Number of the sample."""
     why: str | None = None
     """For `unexplained`: the reason why some effects are not known; null if all are known."""
 

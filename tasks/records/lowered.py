@@ -156,8 +156,7 @@ class LoweredMethod:
     debug_unavailable: str | None  # the toolchain's reason why there is no debug program; None if there is one
     etrecord: Blob | None
     input_qparams: tuple[Quantization | None, ...]  # one per input of the model; None for an unquantized input
-    # Of a model with states: per output, the index of its operator.
-    output_operators: tuple[int | None, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+    output_operators: tuple[int | None, ...]  # per output, the index of its operator; None if it is an input
     operators: tuple[Operator, ...]
     expected_tensors: tuple[ExpectedTensor, ...]
     operator_samples: int
@@ -189,7 +188,7 @@ class LoweredMethod:
 
     def output_grid(self, output: int) -> Quantization | None:
         """Return the grid of an output of a method with states; None if it has none."""
-        index = self.output_operators[output] if self.output_operators else None
+        index = self.output_operators[output]
         return None if index is None else self.operators[index].quantization
 
 

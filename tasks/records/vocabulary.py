@@ -62,27 +62,34 @@ VERDICTS: dict[Verdict, str] = {
 OWN_ERROR: frozenset[Verdict] = frozenset({"introduced", "biased"})
 """The verdicts on operators that the device computes wrongly."""
 
-Cause = Literal["weights", "clipping", "resolution", "device", "cross", "unexplained"]
+Cause = Literal["graph", "weights", "bias", "clipping", "resolution", "overflow", "device", "observer", "unexplained"]
 CAUSES: dict[Cause, str] = {
-    "weights": "The rounding of the weights to their grid.",
+    "graph": "The edge graph with nothing rounded computes something else than eager PyTorch.",
+    "weights": "The rounding of the weights to their grid or to float16.",
+    "bias": "A bias that does not fit into the 32 bits of its grid, so that it saturates.",
     "clipping": "Elements of the operator's value beyond the ends of its grid.",
-    "resolution": "The rounding of the operator's value to the steps of its grid.",
+    "resolution": "The rounding of the operator's value to the steps of its grid, or to float16.",
+    "overflow": "Elements of the operator's value beyond the largest float16, which become infinite.",
     "device": "What the device computes differently from the operator's definition.",
-    "cross": "The interaction of the other causes: errors that add up or cancel each other.",
+    "observer": "The difference of the shipping program and the debug program, whose operators are logged.",
     "unexplained": "The part of the final error that the other causes do not account for.",
 }
 """Every cause of a final output's error."""
 CAUSE_NAMES: dict[Cause, str] = {
     "weights": "rounding of the weights",
+    "bias": "saturation of the bias",
     "clipping": "clipping at the ends of the grid",
     "resolution": "rounding to the steps of the grid",
+    "overflow": "overflow of float16",
     "device": "arithmetic of the device",
 }
 """The causes that arise at an operator, in words."""
 CAUSE_STAGES: dict[Cause, str] = {
     "weights": "quantize",
+    "bias": "quantize",
     "clipping": "quantize",
     "resolution": "quantize",
+    "overflow": "lower",
     "device": "execute",
 }
 """The stage in which the error of a cause arises."""

@@ -59,5 +59,10 @@ def operators_phrase(target: str | None, modules: Sequence[str], named: int = 1)
     return f"{len(modules)} {noun}s ({', '.join(distinct[:named])}{more})"
 
 
+def plural_noun(target: str | None) -> str:
+    """Return the kind of several operators, such as `additions`. `target`: None if they call several functions."""
+    return f"{'operator' if target is None else _noun(target)}s"
+
+
 def _noun(target: str) -> str:
     return _NOUNS.get(target.rpartition(".")[0], target if target == "input" else f"{target} operator")

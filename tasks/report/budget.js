@@ -35,12 +35,13 @@ function totalsTable(totals) {
     element("th", { scope: "row" }, swatch(row.cause)),
     shareBar(row.cause, ends[i], row.share, bounds, [0, 1]),
     element("td", { class: "n strong" }, percent(row.share)),
-    element("td", { class: "n" }, decibels(row.alone_snr_db))));
+    element("td", { class: "n" }, decibels(row.alone_snr_db)),
+    element("td", { class: "n" }, decibels(row.without_snr_db))));
   const all = element("tr", {}, element("th", { scope: "row" }, "all"), element("td", {}),
-    element("td", { class: "n strong" }, percent(ends.at(-1))), element("td", {}));
+    element("td", { class: "n strong" }, percent(ends.at(-1))), element("td", {}), element("td", {}));
   return element("table", {},
     head(["cause", ""], ["", ""], ["share", "n", "share"],
-      ["alone, dB", "n", "alone"]),
+      ["alone, dB", "n", "alone"], ["without, dB", "n", "without"]),
     element("tbody", {}, ...lines), element("tfoot", {}, all));
 }
 
@@ -58,13 +59,14 @@ function operatorsTable(cell, rows) {
       element("td", {}, swatch(row.cause)),
       shareBar(row.cause, 0, row.share, [0, largest], []),
       element("td", { class: "n strong" }, (100 * row.share).toFixed(1), element("small", {}, margin), " %"),
-      element("td", { class: "n" }, decibels(row.alone_snr_db)));
+      element("td", { class: "n" }, decibels(row.alone_snr_db)),
+      element("td", { class: "n" }, decibels(row.without_snr_db)));
   });
   return element("table", {},
     element("caption", {}, "Operators with the largest shares"),
     head(["module, operator", ""], ["cause", ""], ["", ""],
       ["share", "n", "share"],
-      ["alone, dB", "n", "alone"]),
+      ["alone, dB", "n", "alone"], ["without, dB", "n", "without"]),
     element("tbody", {}, ...lines));
 }
 
@@ -101,8 +103,7 @@ function drawBudget(figure) {
     beside.replaceChildren();
     return figure.replaceChildren(caption, element("p", { class: "readout" }, why));
   }
-  const { samples, projections } = totals[0];
-  const method = `Over ${samples} ${samples === 1 ? "sample" : "samples"}, from ${whole[0](projections)} projections of the output.`;
+  const method = `Of sample ${totals[0].sample}: the program was run with causes left out, and with one cause alone.`;
   const totalsHost = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": labelOf(cell, "Causes of the error") },
     totalsTable(totals));
   figure.replaceChildren(caption, totalsHost, element("p", { class: "readout" }, method));

@@ -22,7 +22,7 @@ TREND_COLUMNS = (
 )
 BUDGET_COLUMNS = (
     *("output_index", "output", "cause", "operator", "operator_index", "module_path"),
-    *("share", "share_error", "alone_snr_db", "samples", "projections"),
+    *("share", "share_error", "alone_snr_db", "without_snr_db", "sample"),
 )
 DETAIL_COLUMNS = (
     *("operator_index", "sample", "unit", "largest_error", "histogram", "channel_axis", "channels", "channel_errors"),

@@ -50,6 +50,7 @@ TERMS: Mapping[str, str] = {
     "worst channel": "The SNR of the channel with the largest noise, which a mean over all channels can hide.",
     "share": "The part of the final error's energy that a cause has. The shares of all causes add up to 100 %. "
     "After ±: the standard error of an estimated share.",
+    "without": "The SNR of the final output without this error, by a run that leaves it out.",
     "alone": "The SNR of the final output if this error were the only error.",
     "rung": "A stage on the way from eager PyTorch to the device. Each rung is compared with eager and with the one "
     "before it, so that the stage that adds the error is visible.",

@@ -81,8 +81,9 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     calls, constants = put_graph(store, reference)
     qparams = input_qparams(graph, compiler)
     designed: Sequence[object] | str = answers
-    if any((*qparams, *(operator.quantization for operator in operators if not operator.constant))):
-        designed = designed_outputs(reference, operators, qparams, samples)
+    grids = (*qparams, *(operator.quantization for operator in operators if not operator.constant))
+    if compiler.in_float16 or any(grids):
+        designed = designed_outputs(reference, operators, qparams, compiler, samples)
     unavailable = designed if isinstance(designed, str) else None
     floats = None if quantized.float_weights is None else read_tensors(store, quantized.float_weights)
     lowered = lowered_rung(reference, operators, floats, samples)

@@ -87,7 +87,7 @@ def _lowered(model: EdgeModel, ship: Compiled, program: Blob, options: LoweringO
         debug_unavailable=None if options.dump_operators else "measure.dump_operators is off",
         etrecord=None,
         input_qparams=model.input_qparams,
-        output_operators=None if model.quantized.exported.positions is None else model.output_operators,
+        output_operators=model.output_operators,
         operators=tuple(replace(row, subgraph=numbers.get(row.debug_handle or 0)) for row in model.operators),
         expected_tensors=(),
         operator_samples=model.operator_samples,

@@ -132,5 +132,6 @@ def test_a_debug_program_that_gives_nan_or_a_shipping_program_that_gives_zeros_i
 ) -> None:
     lowered, capture = cell(store, device=shipping, debug=debug)
     final = FinalOutputs.of(lowered, capture, store)
-    assert final.observer_effect(capture, store) == effect
-    assert final.observer_effect(replace(capture, outputs_debug=None), store) == (None, None)
+    assert final.observer_effect() == effect
+    without = FinalOutputs.of(lowered, replace(capture, outputs_debug=None), store)
+    assert without.observer_effect() == (None, None)

@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from qnnsweep.tasks.numerics.element_use import Array, Value
 
 if TYPE_CHECKING:
-    from tests.numerics.numpy_graph import Program
+    from tests.numerics.numpy_program import Program
 
 
 @dataclass(frozen=True)
@@ -26,23 +24,6 @@ class RunBetween:
     values: Mapping[int, Value]
     inputs: Mapping[int, int]
     errors: set[int]
-    forward: bool = True  # whether the operators have derivatives in forward direction, for `effect`
-
-    def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
-        """Return, per final output, the sum of the derivative times the error over all errors."""
-        if not self.forward:
-            return None
-        effects: list[Array] = []
-        for output, index in enumerate(self.program.output_ops):
-            value = np.asarray(self.values[index])
-            effect = np.zeros(value.shape)
-            for place in np.ndindex(value.shape):
-                direction = np.zeros(value.shape)
-                direction[place] = 1.0
-                slopes = self.gradients(output, direction)
-                effect[place] = sum(float((slopes[at] * error).sum()) for at, error in errors.items() if at in slopes)
-            effects.append(effect)
-        return effects
 
     def gradients(self, output: int, direction: Array) -> dict[int, Array]:
         """Return, by the index of an error, d(<direction, output>) / d(value). An error without effect is left out."""

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.numerics.judged import normal
+from tests.numerics.numpy_between import RunBetween
 
 from tests.numerics.numpy_graph import (  # isort: skip
-    RunBetween, Op, above, added, chosen, entry, gathered, getitem, line, matmul, max_pool, mean, multiplied, relu,
+    Op, above, added, chosen, entry, gathered, getitem, line, matmul, max_pool, mean, multiplied, relu,
     relu6, scaled, sliced, softmax, split, topk, transposed, viewed,
 )  # fmt: skip
 

@@ -221,7 +221,7 @@ def test_a_clamp_that_is_folded_into_the_operator_before_it_introduces_no_error(
     replayed = replay(program, captured, lambda *_: False)
     # With the rounding to the coarse grid between them, the clamp would be more than five steps off.
     assert np.abs(fake_quantize(IMAGE * np.float32(1.1), quantization(0.25)) - IMAGE * np.float32(1.1)).max() > 0.05
-    assert (introducing(replayed), replayed[2].introduced.max_steps, replayed[2].spans) == ([], 0.0, (1,))
+    assert (introducing(replayed), replayed[2].introduced.max_steps, replayed[2].spans) == ([], 0.0, (0, 1))
 
 
 def test_a_clamp_waits_for_the_clamp_that_it_reads() -> None:
@@ -231,7 +231,7 @@ def test_a_clamp_waits_for_the_clamp_that_it_reads() -> None:
     last = Device({3: quantization(0.01)}).capture(line(*program.ops[:4]))[3]
     captured |= {2: rounded, 3: last, 4: CapturedValue(elements=last.dequantized(np.float32) * 2, qparams=None)}
     replayed = replay(program, captured, any_error)
-    assert (introducing(replayed), replayed[2].spans, replayed[3].spans) == ([], (1,), (2,))
+    assert (introducing(replayed), replayed[2].spans, replayed[3].spans) == ([], (1,), (1, 2))
     assert replayed[3].introduced.max_steps == 0
 
 

@@ -74,7 +74,7 @@ def test_the_worst_operator_without_a_budget_is_the_one_with_the_largest_error_o
 def share(operator: str | None, cause: Cause, share: float | None, alone: float | None = None, output: int = 0) -> Any:
     return ErrorShare(
         output_index=output, output="out", cause=cause, operator=operator, operator_index=0, module_path="",
-        share=share, share_error=0.0, alone_snr_db=alone, samples=1, projections=8,
+        share=share, share_error=0.0, alone_snr_db=alone, without_snr_db=None, sample=1,
     )  # fmt: skip
 
 
@@ -93,7 +93,7 @@ ROWS = [
         (
             [
                 share(None, "clipping", 0.7),
-                share(None, "cross", 2.0),
+                share(None, "graph", 2.0),
                 share("grave", "clipping", 0.6, 20.0),
                 share("loud", "device", 0.1, 30.0),
             ],

@@ -44,7 +44,7 @@ def cell(
     for (cause, _), value in shares.items():
         totals[cause] += value
     budget = [share(cause, value, None) for cause, value in totals.items()]
-    budget += [share("cross", 0.0, None), share("unexplained", 1.0 - sum(totals.values()), None)]
+    budget.append(share("unexplained", 1.0 - sum(totals.values()), None))
     budget += [share(cause, value, name) for (cause, name), value in shares.items()]
     comparison = replace(COMPARISON, outputs=(ANSWER,), operators=tuple(compared), budget=tuple(budget))
     lowered = replace(LOWERED, program=blob("1", 1_000_000))
@@ -54,7 +54,7 @@ def cell(
 def share(cause: Cause, value: float, name: str | None) -> ErrorShare:
     return ErrorShare(
         output_index=ANSWER.output_index, output="logits", cause=cause, operator=name, operator_index=None,
-        module_path=None, share=value, share_error=0.0, alone_snr_db=None, samples=4, projections=32,
+        module_path=None, share=value, share_error=0.0, alone_snr_db=None, without_snr_db=None, sample=1,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ CAUSES: tuple[Cause, ...] = ("weights", "clipping", "resolution", "device")
 def share(cause: Cause, value: float | None, operator: str | None = None, output_index: int = 0) -> ErrorShare:
     return ErrorShare(
         output_index=output_index, output="out", cause=cause, operator=operator, operator_index=None,
-        module_path=None, share=value, share_error=0.0, alone_snr_db=None, samples=4, projections=32,
+        module_path=None, share=value, share_error=0.0, alone_snr_db=None, without_snr_db=None, sample=1,
     )  # fmt: skip
 
 
@@ -32,8 +32,7 @@ def budgets(draw: Any) -> list[ErrorShare]:
         operators = draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=4))
         rows = [share(cause, draw(energy), operator) for operator in operators]
         shares += [share(cause, draw(energy) if rows else 0.0), *rows]
-    cross = draw(st.floats(-1.0, 1.0))
-    return [*shares, share("cross", cross), share("unexplained", draw(st.floats(1e-6, 1.0)))]
+    return [*shares, share("graph", draw(energy)), share("unexplained", draw(st.floats(1e-6, 1.0)))]
 
 
 def test_errors_that_neither_cancel_nor_add_up_leave_the_sum_of_what_is_left() -> None:
@@ -57,7 +56,7 @@ def test_errors_that_cancel_leave_less_than_their_sum() -> None:
 
 
 def test_totals_and_other_outputs_are_no_parts() -> None:
-    shares = [share("weights", 0.5), share("cross", -0.2), share("weights", 0.5, "a", output_index=1)]
+    shares = [share("weights", 0.5), share("graph", 0.2), share("weights", 0.5, "a", output_index=1)]
     assert energies([*shares, share("weights", None, "a"), share("device", 0.0, "a")], 0) == {}
     assert gain_db({}, {}) == 0.0
 

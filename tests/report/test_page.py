@@ -250,7 +250,7 @@ def test_a_page_has_the_budget_or_the_reason_why_it_has_none() -> None:
     tables = sweep([row])
     with_budget = Page(render(RUN, tables, {}))
     assert [a.get("data-left-out") for _, a in with_budget.tags if a.get("class") == "budget"] == ["40"]
-    assert with_budget.data[0]["budget"]["rows"] == 6 + 40
+    assert with_budget.data[0]["budget"]["rows"] == 9 + 40
     without = Page(render(RUN, tables | {"budget": []}, {}))
     assert [tag for tag, a in without.tags if a.get("class") == "budget"] == []
     assert "No error budget" in "".join(without.text)

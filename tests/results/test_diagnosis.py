@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.errors import DeviceError
 from qnnsweep.tasks.records import Comparison, ErrorParts, ErrorShare, Quantization
-from qnnsweep.tasks.records.vocabulary import Cause
+from qnnsweep.tasks.records.vocabulary import CAUSES, Cause
+from qnnsweep.tasks.results.causes import causes
 from qnnsweep.tasks.results.diagnosis import diagnosis
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from tests.sample_records import two_methods_cell
@@ -19,7 +23,7 @@ from tests.sample_records import (  # isort: skip
     ANSWER, COMPARISON, CONV, LOWERED, LOWERED_METHOD, passed_cell, up_to_lower, without_debug_program,
 )  # fmt: skip
 
-DEVICE = "Compared with the same program on the host, the device is at 45.0 dB."
+DEVICE = "Device against its design: 45.0 dB."
 
 
 def share(
@@ -27,12 +31,12 @@ def share(
 ) -> Any:
     return ErrorShare(
         output_index=0, output="logits", cause=cause, operator=name, operator_index=0, module_path=module, share=value,
-        share_error=0.0, alone_snr_db=20.0, samples=1, projections=8, why=why,
+        share_error=0.0, alone_snr_db=20.0, without_snr_db=None, sample=1, why=why,
     )  # fmt: skip
 
 
 def totals(unexplained: float = 0.0, why: str | None = None, **causes: float) -> list[Any]:
-    shares: Any = {"weights": 0.0, "clipping": 0.0, "resolution": 0.0, "device": 0.0, "cross": 0.0, **causes}
+    shares: Any = {cause: causes.get(cause, 0.0) for cause in CAUSES if cause != "unexplained"}
     return [*(share(cause, value) for cause, value in shares.items()), share("unexplained", unexplained, why=why)]
 
 
@@ -57,16 +61,51 @@ def diagnosed(cell: CellResult) -> str:
     return diagnosis(cell, judge(cell))
 
 
-def test_operators_of_one_type_and_cause_are_a_group_with_the_reason_and_the_modules(planned: Request) -> None:
-    comparison = additions(6, range_used=0.001, codes_used=70)
+def diagnosed_causes(planned: Request, comparison: Comparison) -> str:
+    """Return the part of the sentence about the causes."""
+    sentence = diagnosed(passed_cell(planned, comparison=comparison))
+    begin, end = "Worst sample (b) 30.0 dB: ", f". {DEVICE}"
+    assert sentence.startswith(begin)
+    assert sentence.endswith(end)
+    return sentence.removeprefix(begin).removesuffix(end)
+
+
+def test_causes_in_several_operators_name_the_one_whose_absence_removes_most(planned: Request) -> None:
     shares = [share("resolution", 0.25, f"add_{number}", f"layers.{number}") for number in range(6)]
-    cell = passed_cell(
-        planned, comparison=replace(comparison, budget=(*totals(resolution=1.41, device=0.09, cross=-0.5), *shares))
+    comparison = replace(additions(6), budget=(*totals(resolution=0.91, device=0.09), *shares))
+    assert diagnosed_causes(planned, comparison) == "the grids of 6 additions (most: `layers.0`) 91 %, rest 9 %"
+
+
+def test_one_operator_stands_for_its_cause_and_for_the_next_cause(planned: Request) -> None:
+    shares = [share("clipping", 0.7, "add_0", "head"), share("resolution", 0.2, "add_0", "head")]
+    comparison = replace(additions(2), budget=(*totals(clipping=0.72, resolution=0.19, weights=0.09), *shares))
+    assert diagnosed_causes(planned, comparison) == "clipping in `head` 72 %, its grid 19 %, rest 9 %"
+
+
+def test_a_value_that_hardly_uses_its_grid_is_described_by_the_number_of_codes(planned: Request) -> None:
+    comparison = replace(
+        additions(1, range_used=0.001, codes_used=70),
+        budget=(*totals(resolution=1.0), share("resolution", 1.0, "add_0", "layers.0")),
     )
-    assert diagnosed(cell) == (
-        "30.0 dB (the lowest of 2 outputs), of which 141 % are the grids of 6 additions (layers.0, layers.1 and 4 "
-        "more): the grid reaches to -65535, so its step is 1, and 70 of 65536 values are used; -50 % because errors "
-        f"cancel each other. {DEVICE}"
+    assert diagnosed_causes(planned, comparison) == "the grid of `layers.0` (uses 70 of 65536 values) 100 %"
+
+
+def test_the_operator_that_is_ranked_first_belongs_to_the_cause_that_is_named_first(planned: Request) -> None:
+    shares = [share("bias", 0.4, "add_0", "stem"), *(share("weights", 0.1, f"add_{n}", f"l.{n}") for n in range(1, 4))]
+    comparison = replace(additions(4), budget=(*totals(weights=0.55, bias=0.45), *shares))
+    assert diagnosed_causes(planned, comparison) == (
+        "the bias of `stem` saturates 32 bits 45 %, weights of 3 additions (most: `l.1`) 55 %"
+    )
+
+
+def test_an_operator_without_a_module_is_named_by_the_line_of_the_users_model(planned: Request) -> None:
+    comparison = additions(1)
+    trace = 'File "/home/me/lib/torch.py", line 3, in f\nFile "/home/me/net.py", line 14, in forward\n    x = a + b\n'
+    operator = replace(comparison.operators[0].operator, module_path="", stack_trace=trace)
+    comparison = replace(comparison, operators=(replace(comparison.operators[0], operator=operator),))
+    budget = (*totals(device=1.0), share("device", 1.0, "add_0", ""))
+    assert diagnosed_causes(planned, replace(comparison, budget=budget)) == (
+        "device arithmetic in `add_0` (net.py:14) 100 %"
     )
 
 
@@ -77,48 +116,21 @@ def test_an_error_of_the_graph_is_all_that_a_sentence_says(planned: Request) -> 
 
 
 @pytest.mark.parametrize(
-    ("target", "noun"),
-    [("aten.hardtanh.default", "clamps"), ("aten.relu.default", "ReLUs"), ("lib.op.out", "lib.op.out operators")],
+    ("cause", "words"),
+    [
+        ("graph", "the converted graph itself 100 %"),
+        ("overflow", "float16 overflow 100 %"),
+        ("observer", "the debug program 100 %"),
+    ],
 )
-def test_operators_have_the_name_of_their_kind(planned: Request, target: str, noun: str) -> None:
-    comparison = additions(2)
-    rows = [replace(row, operator=replace(row.operator, target=target)) for row in comparison.operators]
-    shares = [share("device", 0.5, f"add_{number}", f"layers.{number}") for number in range(2)]
-    comparison = replace(comparison, operators=tuple(rows), budget=(*totals(device=1.0), *shares))
-    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
-        "30.0 dB (the lowest of 2 outputs), of which 100 % is what the device computes differently in 2 "
-        f"{noun} (layers.0, layers.1). {DEVICE}"
-    )
-
-
-def test_an_element_of_a_tuple_has_the_name_of_the_operator_that_returns_the_tuple(planned: Request) -> None:
-    comparison = additions(2)
-    pool, element = (row.operator for row in comparison.operators)
-    pool = replace(pool, target="aten.max_pool2d_with_indices.default", shape=None)
-    element = replace(element, target="getitem")
-    rows = [replace(row, operator=of) for row, of in zip(comparison.operators, (pool, element), strict=True)]
-    budget = (*totals(device=1.0), share("device", 1.0, "add_1", "features.1"))
-    assert diagnosed(passed_cell(planned, comparison=replace(comparison, operators=tuple(rows), budget=budget))) == (
-        "30.0 dB (the lowest of 2 outputs), of which 100 % is what the device computes differently in the max "
-        f"pool features.1. {DEVICE}"
-    )
-
-
-def test_clipping_is_described_by_the_number_of_elements(planned: Request) -> None:
-    comparison = replace(
-        additions(1, clipped_elements=19),
-        budget=(*totals(clipping=0.3, weights=0.7), share("clipping", 0.4, "add_0", "head")),
-    )
-    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
-        "30.0 dB (the lowest of 2 outputs), of which 30 % is clipping in the addition head: "
-        f"19 elements are beyond the ends of the grid. {DEVICE}"
-    )
+def test_a_cause_without_an_operator_has_a_name(planned: Request, cause: Cause, words: str) -> None:
+    assert diagnosed_causes(planned, replace(additions(1), budget=tuple(totals(**{cause: 1.0})))) == words
 
 
 def test_an_unexplained_share_has_its_reason(planned: Request) -> None:
-    comparison = replace(COMPARISON, budget=tuple(totals(0.6, "aten.heaviside has no derivative", weights=0.4)))
-    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
-        "30.0 dB (the lowest of 2 outputs), of which 60 % are unexplained (aten.heaviside has no derivative). " + DEVICE
+    comparison = replace(additions(1), budget=tuple(totals(0.6, "aten.heaviside has no derivative", weights=0.4)))
+    assert diagnosed_causes(planned, comparison) == (
+        "unexplained 60 %, weights 40 %, because aten.heaviside has no derivative"
     )
 
 
@@ -126,35 +138,31 @@ def test_wrong_booleans_are_named_beside_an_unexplained_share(planned: Request) 
     comparison = additions(1, introduced_differing=3)
     assert comparison.operators[0].verdict == "introduced"
     comparison = replace(comparison, budget=tuple(totals(0.6, weights=0.4)))
-    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
-        "30.0 dB (the lowest of 2 outputs), of which 60 % are unexplained, and the device computes wrong booleans or "
-        f"integers in layers.0. {DEVICE}"
+    assert diagnosed_causes(planned, comparison) == (
+        "unexplained 60 %, weights 40 %, and the device computes wrong booleans or integers in layers.0"
     )
 
 
-def test_the_causes_of_captured_outputs_are_not_those_of_an_output_that_was_not_captured(planned: Request) -> None:
-    # The grids of the activations cost the output "c" 19 dB, but its operators were not captured.
+def test_a_sentence_about_the_worst_sample_does_not_use_the_causes_of_another_sample(planned: Request) -> None:
     clipped = replace(ANSWER, sample=2, sample_name="c", gap=replace(ANSWER.gap, snr_db=11.0))
-    rungs = (
-        replace(clipped, rung="edge", gap=replace(ANSWER.gap, snr_db=30.0)),
-        replace(clipped, rung="designed", gap=replace(ANSWER.gap, snr_db=11.5)),
-    )
-    comparison = replace(COMPARISON, outputs=(*COMPARISON.outputs, *rungs, clipped), budget=tuple(totals(weights=1.0)))
-    comparison = replace(comparison, budget=(*comparison.budget, share("weights", 1.0, "conv", "layers.0")))
-    assert diagnosed(passed_cell(planned, comparison=comparison)) == (
-        '11.0 dB (the lowest of 3 outputs, of sample "c"), most of it from the rounding of values to their grids. Of '
-        "the error of the 2 outputs with captured operators (30.0 dB or more), 100 % are the weights "
-        f"of the convolution layers.0. {DEVICE} The first cure to try is 16-bit float for the convolution layers.0: "
-        "+30.0 dB are predicted."
-    )
+    budget = (*totals(weights=1.0), share("weights", 1.0, "conv", "layers.0"))
+    comparison = replace(COMPARISON, outputs=(*COMPARISON.outputs, clipped), budget=budget)
+    assert diagnosed(passed_cell(planned, comparison=comparison)).startswith(f"Worst sample (c) 11.0 dB. {DEVICE}")
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=8, max_size=8).filter(lambda values: sum(values) > 0))
+def test_the_percentages_add_up_to_one_hundred(values: list[float]) -> None:
+    shares: Any = {cause: value / sum(values) for cause, value in zip(list(CAUSES)[:8], values, strict=True)}
+    sentence = causes(replace(COMPARISON, budget=tuple(totals(**shares))), replace(ANSWER, sample=1))
+    assert sentence is not None
+    assert sum(int(number) for number in re.findall(r"(\d+) %", sentence)) in (100, 101) or "no cause" in sentence
 
 
 def test_equal_outputs_have_no_causes(planned: Request) -> None:
     equal = replace(ANSWER, status="exact", gap=replace(ANSWER.gap, mse=0.0, snr_db=None), previous_snr_db=None)
     comparison = replace(COMPARISON, outputs=(replace(equal, previous_status="exact"),), budget=())
     assert diagnosed(passed_cell(planned, comparison=comparison)) == (
-        "The final outputs are those of eager PyTorch, bit by bit. The device computes what the same program computes "
-        "on the host, bit by bit."
+        "The final outputs are those of eager PyTorch, bit by bit. The device computes its design bit by bit."
     )
 
 

@@ -60,6 +60,19 @@ class Compiler(ABC):
     def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
         return []
 
+    @property
+    def in_float16(self) -> bool:
+        """Whether the backend computes the values without a grid in float16."""
+        return False
+
+    def merges(self, target: str, arguments: Sequence[Any], reader: str) -> bool:
+        """Return whether the backend merges a call, which nothing else reads, with its reader: it rounds only once.
+
+        `target`, `arguments`: of the call. `reader`: the target of the call that reads the value. Clamps are always
+        merged.
+        """
+        return False
+
     def profiling(self, level: int) -> "Compiler | None":
         """Return the compiler for programs that log times inside the delegate; None if such a log cannot be enabled."""
         return None

@@ -46,7 +46,7 @@ def _checks(links: Sequence[StateLink], methods: Mapping[str, LoweredMethod]) ->
 
 def _written(method: LoweredMethod, output: int) -> str | None:
     """Return the compiled grid of the operator that computes an output."""
-    index = method.output_operators[output] if method.output_operators else None
+    index = method.output_operators[output]
     handle = None if index is None else method.operators[index].debug_handle
     names = {row.identifier for row in method.expected_tensors if handle in row.debug_handles}
     return next((_grid(tensor.scale, tensor.zero_point) for tensor in _tensors(method) if tensor.name in names), None)

@@ -7,14 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd import forward_ad
 
 from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.numerics.element_use import Array, NoDerivative
 from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, is_float
-
-_dual_level = Lock()
-"""PyTorch has one level of derivatives per process, which a second thread cannot enter."""
 
 
 class RunBetween:
@@ -75,32 +71,6 @@ class RunBetween:
             raise_shortage(error)
             raise NoDerivative(f"an operator has no derivative: {error}") from error
         return {index: slope.numpy() for index, slope in zip(indices, slopes, strict=True) if slope is not None}
-
-    def effect(self, errors: Mapping[int, Array]) -> list[Array] | None:
-        """Return, per final output, the sum of d(output) / d(value) * error over all errors.
-
-        Return None if a kernel has no finite derivative in this direction, or cannot be computed on the host.
-        """
-
-        def with_tangent(index: int, value: torch.Tensor) -> torch.Tensor:
-            primal, tangent = forward_ad.unpack_dual(value)
-            if index in self._parts:
-                primal = primal + self._parts[index].to(primal.dtype)
-            if index in errors:
-                error = torch.from_numpy(np.asarray(errors[index])).to(primal.dtype)
-                tangent = error if tangent is None else tangent + error
-            return primal if tangent is None else forward_ad.make_dual(primal, tangent)
-
-        try:
-            with _dual_level, forward_ad.dual_level(), torch.no_grad():
-                outputs = [forward_ad.unpack_dual(output) for output in self._run(with_tangent)]
-                effects = [
-                    np.zeros(tuple(primal.shape)) if tangent is None else tangent.double().numpy()
-                    for primal, tangent in outputs
-                ]
-                return effects if all(np.isfinite(effect).all() for effect in effects) else None
-        except NoKernel:  # what the derivative of an operator raises, too
-            return None
 
     def _run(self, moved: Callable[[int, torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
         """Return the final outputs of a run in which `moved` replaces every floating-point value."""

@@ -29,6 +29,7 @@ Value = Any
 """The value of a call: a tensor, or a tuple of tensors, whose elements getitem calls return."""
 
 _CLAMPS = frozenset({"aten.clamp.default", "aten.hardtanh.default", "aten.relu.default"})
+_LARGEST_BIAS = 2**31 - 128  # the largest int32 that is a float32
 _NAMED_CONSTANTS = {
     torch.dtype: "dtype",
     torch.memory_format: "memory_format",
@@ -91,6 +92,34 @@ class ReferenceGraph:
             if source not in self.output_calls:
                 last_reads.setdefault(reader, []).append(source)
         return last_reads
+
+    def with_half_constants(self) -> "ReferenceGraph":
+        """Return the graph with its float32 constants rounded to float16, in float32."""
+        constants = {
+            name: tensor.half().float() if tensor.dtype == torch.float32 else tensor
+            for name, tensor in self.constants.items()
+        }
+        return ReferenceGraph(self.calls, self.outputs, constants)
+
+    def reads_constants(self, index: int) -> bool:
+        """Return whether a call reads constants of the graph, itself or through calls that read only constants."""
+        call = self.calls[index]
+        read = _named((call.arguments, call.keywords), "constant")
+        return bool(read) or any(source in self._constant_calls for source in self.sources[index])
+
+    @cached_property
+    def saturated_calls(self) -> frozenset[int]:
+        """The calls that read a constant with an element at an end of the range of 32 bits: biases that saturate."""
+        saturated = {name for name, tensor in self.constants.items() if _is_saturated(tensor)}
+        return frozenset(
+            index
+            for index in self.constant_calls
+            if saturated.intersection(map(str, _named(self.calls[index].arguments, "constant")))
+        )
+
+    @cached_property
+    def _constant_calls(self) -> frozenset[int]:
+        return frozenset(self.constant_calls)
 
     def call(self, index: int, values: Mapping[int, Value], inputs: Sequence[torch.Tensor]) -> Value:
         """Compute a call from the values of other calls. Raises NoKernel if the host cannot compute it."""
@@ -273,6 +302,12 @@ def _overload(target: str) -> OpOverload | None:
 
 def is_float(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _is_saturated(tensor: torch.Tensor) -> bool:
+    return tensor.dtype == torch.int32 and bool(
+        (tensor.abs() >= _LARGEST_BIAS).any() or (tensor < -_LARGEST_BIAS).any()
+    )
 
 
 def _named(encoded: Any, kind: str) -> list[int]:

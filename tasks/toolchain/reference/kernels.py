@@ -58,9 +58,19 @@ _LINEAR = frozenset(
 class HostKernels:
     """The calls of one graph, for one sample's inputs: the `Kernels` of `qnnsweep.tasks.numerics.element_use`."""
 
-    def __init__(self, graph: ReferenceGraph, inputs: Sequence[Array], exact_inputs: Sequence[Array] = ()) -> None:
-        """`exact_inputs`: the inputs before they are rounded to the device's grids. They may be left out."""
-        self._graph = graph
+    def __init__(
+        self,
+        graph: ReferenceGraph,
+        inputs: Sequence[Array],
+        exact_inputs: Sequence[Array] = (),
+        halves: frozenset[int] = frozenset(),
+    ) -> None:
+        """`exact_inputs`: the inputs before they are rounded to the device's grids. They may be left out.
+
+        `halves`: the calls that read their constants in float16.
+        """
+        self._exact_graph, self.halves = graph, halves
+        self._graph = graph.with_half_constants() if halves else graph
         self._inputs, self._exact_inputs = (
             [torch.from_numpy(np.array(array)) for array in arrays] for arrays in (inputs, exact_inputs)
         )
@@ -68,6 +78,7 @@ class HostKernels:
         self.outputs = graph.output_calls
         self.constants = frozenset(graph.constant_calls)
         self.clamped = graph.clamped_calls
+        self.saturated_constants = graph.saturated_calls
         self.data_movement_ops = frozenset(index for index, call in enumerate(graph.calls) if moves_data(call.target))
         self.linear = frozenset(
             index
@@ -77,6 +88,11 @@ class HostKernels:
         self.getitem_index = {
             index: call.arguments[1] for index, call in enumerate(graph.calls) if call.target == GETITEM
         }
+        self.quantizing = frozenset(
+            index
+            for index, call in enumerate(graph.calls)
+            if ".quantize_per_" in call.target and index not in self.constants
+        )
         self.refusals: dict[int, str] = {}
         """Per call that could not be computed, the reason."""
         self._constants: dict[int, Any] = {}
@@ -85,13 +101,40 @@ class HostKernels:
                 if (value := self._compute(index, self._constants)) is not None:
                     self._constants[index] = value
 
-    def call(self, index: int, values: Mapping[int, Value]) -> Value | None:
-        """Compute a call from other calls' values. If that fails, return None and add the reason to `refusals`."""
+    def call(
+        self,
+        index: int,
+        values: Mapping[int, Value],
+        inputs: Sequence[Array] | None = None,
+        *,
+        exact_constants: bool = False,
+    ) -> Value | None:
+        """Compute a call from other calls' values. If that fails, return None and add the reason to `refusals`.
+
+        `inputs`: those of the model, None for those of the kernels. `exact_constants`: whether the call reads the
+        graph's constants before they are rounded to float16.
+        """
         if index in self._constants:
             return _as_numpy(self._constants[index])
+        tensors = None if inputs is None else [torch.from_numpy(np.ascontiguousarray(array)) for array in inputs]
         with torch.no_grad():
-            value = self._compute(index, self._tensors(self.sources[index], values))
+            value = self._compute(
+                index, self._tensors(self.sources[index], values), tensors, exact_constants=exact_constants
+            )
         return None if value is None else _as_numpy(value)
+
+    def exact_constants(self) -> dict[int, Value]:
+        """Return the values of the constant calls that are rounded to float16, before this rounding."""
+        exact: dict[int, Any] = {}
+        with torch.no_grad():
+            for index in sorted(self._constants.keys() & self.halves):
+                value = self._compute(index, self._constants | exact, exact_constants=True)
+                exact |= {} if value is None else {index: value}
+        return {index: _as_numpy(value) for index, value in exact.items()}
+
+    def reads_halves(self, index: int) -> bool:
+        """Return whether a call reads constants that are rounded to float16."""
+        return index in self.halves and self._graph.reads_constants(index)
 
     def call_on_exact_inputs(self, index: int, values: Mapping[int, Value]) -> Value | None:
         """See `qnnsweep.tasks.numerics.element_use.Kernels`. Without `exact_inputs`, the result is None."""
@@ -156,9 +199,12 @@ class HostKernels:
             raise_shortage(error)
             return None
 
-    def answer(self, values: Mapping[int, Value]) -> list[Array]:
+    def answer(self, values: Mapping[int, Value], inputs: Sequence[Array] | None = None) -> list[Array]:
         """Return the graph's final outputs. `values`: the values of the calls that the outputs read."""
-        outputs = self._graph.answer(self._tensors(self.outputs, values), self._inputs)
+        tensors = (
+            self._inputs if inputs is None else [torch.from_numpy(np.ascontiguousarray(array)) for array in inputs]
+        )
+        outputs = self._graph.answer(self._tensors(self.outputs, values), tensors)
         return [output.numpy() for output in outputs if isinstance(output, torch.Tensor)]
 
     def changed_constants(self, errors: Mapping[int, Array]) -> dict[int, Value]:
@@ -178,7 +224,7 @@ class HostKernels:
     ) -> RunBetween:
         """Return a run with a fraction of every error. Raises NoDerivative if the graph itself rounds activations."""
         constants = self._constants | self._tensors(constants, constants)
-        return RunBetween(self._graph, inputs, constants, errors, fraction)
+        return RunBetween(self._exact_graph, inputs, constants, errors, fraction)
 
     def _tensors(self, indices: Iterable[int], values: Mapping[int, Value]) -> dict[int, Any]:
         """Return the values of the calls `indices` as tensors. A call without a value is left out."""
@@ -188,11 +234,19 @@ class HostKernels:
             if index in self._constants or index in values
         }
 
-    def _compute(self, index: int, values: Mapping[int, Any], inputs: Sequence[torch.Tensor] | None = None) -> Any:
+    def _compute(
+        self,
+        index: int,
+        values: Mapping[int, Any],
+        inputs: Sequence[torch.Tensor] | None = None,
+        *,
+        exact_constants: bool = False,
+    ) -> Any:
         if index in self.refusals:
             return None
+        graph = self._graph if index in self.halves and not exact_constants else self._exact_graph
         try:
-            return self._graph.call(index, values, self._inputs if inputs is None else inputs)
+            return graph.call(index, values, self._inputs if inputs is None else inputs)
         except NoKernel as error:
             self.refusals[index] = str(error)
         except KeyError as error:

@@ -50,6 +50,9 @@ _CPU, _FLOAT16 = OverridePrecision.cpu, OverridePrecision.float16
 _LAST_ERRORS = 5
 _ANY = QcomChipset.SM8750
 """The SoC that is passed where ExecuTorch requires an SoC but the result does not depend on it."""
+# Measured: shares of equal codes with and without the rounding between the two (docs/numerics.md).
+_MERGING = frozenset({"aten.convolution.default", "aten.linear.default"})
+_MERGED_READERS = frozenset({"aten.hardswish.default", "aten.leaky_relu.default", "aten.prelu.default"})
 
 
 class QnnCompiler(Compiler):
@@ -77,6 +80,18 @@ class QnnCompiler(Compiler):
 
     def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
         return [_RecordingPartitioner(self._specs(debug=debug), self._scheme.overrides, log)]
+
+    @property
+    def in_float16(self) -> bool:
+        return needs_floats(self._scheme)
+
+    def merges(self, target: str, arguments: Sequence[Any], reader: str) -> bool:
+        if reader not in _MERGED_READERS or target not in _MERGING:
+            return False
+        if reader == "aten.hardswish.default" and target == "aten.convolution.default":
+            stride, groups = arguments[3], arguments[8]
+            return groups == 1 or max(stride) == 1  # a depthwise convolution with a stride is not merged
+        return True
 
     def profiling(self, level: int) -> "QnnCompiler":
         return QnnCompiler(self._scheme, self._soc, level)

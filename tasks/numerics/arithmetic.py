@@ -1,0 +1,267 @@
+"""The model of the device's arithmetic: a run of the program on the host in which each source of error can be left out.
+
+At every value, the program computes the operator exactly, clips and rounds the result to the value's grid or to
+float16, and the device may depart from this. Which values are rounded, and where, is data: it comes from the lowering
+or, for a captured sample, from the evidence of the replay. With all errors, a run of a captured sample gives the values
+that the device logged. Without any, it gives those of the float model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from qnnsweep.tasks.numerics.blocks import blocks
+from qnnsweep.tasks.numerics.dequantize import broadcastable
+from qnnsweep.tasks.numerics.element_use import Array, Kernels, Value
+from qnnsweep.tasks.records import Quantization
+from qnnsweep.tasks.records.vocabulary import Cause
+
+IsLeftOut = Callable[[Cause, int], bool]
+"""Decides whether the errors of a cause at an operator are left out. The model's inputs have the indices -1, -2, …"""
+
+LARGEST_HALF = 65504.0
+"""The largest finite float16."""
+_HALF_BITS = 2**11  # the significant bits of a float16
+_LEAST_NAN = 65568.0  # halfway between an infinity, read as 65536, and the least NaN, read as 65600
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Departure:
+    """What the device computed at one value beyond exact rounding.
+
+    `steps`: in steps of the value's grid. `difference`: of a value without a grid. `replaced`: which elements have
+    `values` instead, because no difference leads to them: booleans, indices, infinities and NaNs.
+    """
+
+    steps: Array | None = None
+    difference: Array | None = None
+    replaced: Array | None = None
+    values: Array | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arithmetic:
+    """The sources of error of a program, by operator index. The model's inputs have the indices -1, -2 and so on."""
+
+    grids: Mapping[int, Quantization] = field(default_factory=dict[int, Quantization])
+    """The grids to which values are rounded."""
+    halves: frozenset[int] = frozenset()
+    """The values that are rounded to float16."""
+    conversions: Mapping[tuple[int, int], Quantization] = field(default_factory=dict[tuple[int, int], Quantization])
+    """The grids on which readers receive the values of their sources, by reader and source."""
+    merged: frozenset[tuple[int, int]] = frozenset()
+    """The readers, with their sources, that the compiler merged: the reader has the value before its rounding."""
+    float_weights: Mapping[int, Value] = field(default_factory=dict[int, Value])
+    """The values of constants, computed from the float weights."""
+    float_biases: Mapping[int, Value] = field(default_factory=dict[int, Value])
+    """The values of constants, computed from the float biases that saturate the 32 bits of their grid."""
+    departures: Mapping[int, Departure] = field(default_factory=dict[int, Departure])
+    unrounded_departures: Mapping[int, Array] = field(default_factory=dict[int, Array])
+    """What the device computed differently before the rounding, at values that a merged reader has."""
+
+    def run(self, kernels: Kernels, inputs: Sequence[Array], is_left_out: IsLeftOut) -> list[Array] | None:
+        """Return the final outputs; None if an operator cannot be computed. `inputs`: not rounded."""
+        return _Run(self, kernels, inputs, is_left_out).outputs()
+
+
+class _Run:
+    def __init__(
+        self, arithmetic: Arithmetic, kernels: Kernels, inputs: Sequence[Array], is_left_out: IsLeftOut
+    ) -> None:
+        self._arithmetic, self._kernels, self._is_left_out = arithmetic, kernels, is_left_out
+        self._passed: set[int] = set()  # the operators that would round, but pass their source's value on
+        self._exact: dict[int, Value] = {-1 - number: value for number, value in enumerate(inputs)}
+        self._values: dict[int, Value] = {
+            index: self._rounded(index, value) for index, value in self._exact.items() if isinstance(value, np.ndarray)
+        }
+
+    def outputs(self) -> list[Array] | None:
+        """Compute all operators in their order. A value is released after its last reader."""
+        kernels, last_reads = self._kernels, _last_reads(self._kernels)
+        for index in range(len(kernels.sources)):
+            if index in kernels.constants:
+                continue
+            exact = self._computed(index)
+            if exact is None:
+                return None
+            if isinstance(exact, np.ndarray):
+                self._exact[index], self._values[index] = exact, self._rounded(index, exact)
+            else:
+                self._exact[index] = self._values[index] = exact
+            for source in last_reads.get(index, ()):
+                self._exact.pop(source, None)
+                self._values.pop(source, None)
+        return kernels.answer(self._values, self._inputs())
+
+    def _computed(self, index: int) -> Value | None:
+        """Return an operator's value before its own rounding."""
+        arithmetic, without_weights = self._arithmetic, self._is_left_out("weights", index)
+        received: dict[int, Value] = {}
+        for source in self._kernels.sources[index]:
+            if source not in self._kernels.constants:
+                received[source] = self._received(index, source)
+            elif without_weights and source in arithmetic.float_weights:
+                received[source] = arithmetic.float_weights[source]
+            elif source in arithmetic.float_biases and self._is_left_out("bias", index):
+                received[source] = arithmetic.float_biases[source]
+        passed = self._passed.intersection(received)  # the value of a dequantize is then that of its quantize
+        if index in self._kernels.quantizing and self._is_left_out("resolution", index):
+            self._passed.add(index)
+            return received[self._kernels.sources[index][0]]
+        if passed:
+            return received[passed.pop()]
+        exact = self._kernels.call(index, received, self._inputs(index), exact_constants=without_weights)
+        departure = arithmetic.unrounded_departures.get(index)
+        if departure is not None and isinstance(exact, np.ndarray) and not self._is_left_out("device", index):
+            return exact + departure
+        return exact
+
+    def _received(self, reader: int, source: int) -> Value:
+        """Return the value of a source as its reader has it."""
+        if (reader, source) in self._arithmetic.merged:
+            return self._exact[source]
+        value, qparams = self._values[source], self._arithmetic.conversions.get((reader, source))
+        if qparams is None or not isinstance(value, np.ndarray):
+            return value
+        return on_grid(
+            value,
+            qparams,
+            clips=not self._is_left_out("clipping", reader),
+            rounds=not self._is_left_out("resolution", reader),
+        )
+
+    def _inputs(self, reader: int | None = None) -> list[Array]:
+        """Return the model's inputs as an operator reads them; None: as the final outputs read them."""
+        merged = self._arithmetic.merged
+        chosen = [
+            (self._exact if (reader, index) in merged else self._values)[index]
+            for index in sorted((index for index in self._values if index < 0), reverse=True)
+        ]
+        return [value for value in chosen if isinstance(value, np.ndarray)]
+
+    def _rounded(self, index: int, exact: Array) -> Array:
+        arithmetic, is_left_out = self._arithmetic, self._is_left_out
+        departure = None if is_left_out("device", index) else arithmetic.departures.get(index)
+        qparams, value = arithmetic.grids.get(index), exact
+        if qparams is not None and exact.dtype.kind == "f":
+            value = on_grid(
+                exact,
+                qparams,
+                clips=not is_left_out("clipping", index),
+                rounds=not is_left_out("resolution", index),
+                more_steps=departure.steps if departure else None,
+            )
+        elif index in arithmetic.halves and exact.dtype == np.float32:
+            value = as_half(
+                exact, overflows=not is_left_out("overflow", index), rounds=not is_left_out("resolution", index)
+            )
+        if departure is None:
+            return value
+        if departure.difference is not None:
+            value = value + departure.difference
+        if departure.replaced is not None and departure.values is not None:
+            value = np.where(departure.replaced, departure.values, value).astype(value.dtype, copy=False)
+        return value
+
+
+def on_grid(
+    values: Array, qparams: Quantization, *, clips: bool, rounds: bool, more_steps: Array | None = None
+) -> Array:
+    """Return the values on a grid, in the dtype of `values`: clipped to its ends and rounded to its steps, if asked.
+
+    With both, the result is that of `dequantize.fake_quantize`. `more_steps`: added after the rounding.
+    """
+    scale, zero_point = broadcastable(qparams, values.shape)
+    result = np.empty(values.shape, values.dtype)
+    if scale.ndim:
+        _put_on_grid(values, result, qparams, (scale, zero_point), more_steps, clips=clips, rounds=rounds)
+        return result
+    flat, target = np.ascontiguousarray(values).reshape(-1), result.reshape(-1)
+    more = None if more_steps is None else np.ascontiguousarray(more_steps).reshape(-1)
+    for part in blocks(values.size):
+        steps = None if more is None else more[part]
+        _put_on_grid(flat[part], target[part], qparams, (scale, zero_point), steps, clips=clips, rounds=rounds)
+    return result
+
+
+def _put_on_grid(
+    values: Array,
+    target: Array,
+    qparams: Quantization,
+    grid: tuple[Array, Array],
+    more_steps: Array | None,
+    *,
+    clips: bool,
+    rounds: bool,
+) -> None:
+    scale, zero_point = grid
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        steps = np.divide(values, scale, dtype=np.float64)
+        if rounds:
+            np.rint(steps, out=steps)
+        if clips:
+            np.clip(steps, qparams.quant_min - zero_point, qparams.quant_max - zero_point, out=steps)
+        if more_steps is not None:
+            steps += more_steps
+        np.multiply(steps, scale, out=target, casting="same_kind")
+
+
+def as_half(values: Array, *, overflows: bool = True, rounds: bool = True) -> Array:
+    """Return float32 values rounded to float16, as float32. `overflows`: beyond its range, values become infinite.
+
+    `rounds`: whether finite values lose the bits that a float16 does not have.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        halves = values.astype(np.float16).astype(np.float32)
+        beyond = np.isinf(halves) & np.isfinite(values)
+        rounded = halves if rounds else np.where(beyond, halves, values)
+        if overflows or not beyond.any():
+            return rounded
+        mantissa, exponent = np.frexp(values)
+        wide = np.ldexp(np.rint(mantissa * _HALF_BITS) / _HALF_BITS, exponent) if rounds else values
+        return np.where(beyond, wide, rounded).astype(np.float32)
+
+
+def read_half(values: Array) -> Array:
+    """Return values that a simulator converted from float16 to float32, with their infinities and NaNs.
+
+    The simulator reads the bits of an infinity and of a NaN as numbers beyond the largest float16: 65536 for an
+    infinity, and a larger magnitude for a NaN.
+    """
+    magnitudes = np.abs(values)
+    if not (magnitudes > LARGEST_HALF).any():
+        return values
+    infinite = np.copysign(np.float32(np.inf), values)
+    special = np.where(magnitudes < _LEAST_NAN, infinite, np.float32(np.nan))
+    return np.where(magnitudes > LARGEST_HALF, special, values)
+
+
+def departure_of(expected: Array, actual: Array, used: Array | None = None) -> Departure | None:
+    """Return the departure of a value without a grid; None if the device computed the expected elements.
+
+    `used`: the elements that count; None if all count.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        differs = (actual != expected) & ~((actual != actual) & (expected != expected))
+        if used is not None:
+            differs &= used
+        if not differs.any():
+            return None
+        if actual.dtype.kind != "f":
+            return Departure(replaced=differs, values=actual)
+        difference = (actual - expected).astype(expected.dtype)
+    finite = np.isfinite(difference)
+    odd = differs & ~finite
+    difference = np.where(differs & finite, difference, 0).astype(expected.dtype, copy=False)
+    return Departure(difference=difference, replaced=odd if odd.any() else None, values=actual if odd.any() else None)
+
+
+def _last_reads(kernels: Kernels) -> dict[int, list[int]]:
+    """Return, per operator, the sources that no later operator reads and that are no final outputs."""
+    last = {source: reader for reader, sources in enumerate(kernels.sources) for source in sources}
+    reads: dict[int, list[int]] = {}
+    for source, reader in last.items():
+        if source not in kernels.outputs:
+            reads.setdefault(reader, []).append(source)
+    return reads

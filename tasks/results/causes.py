@@ -1,0 +1,137 @@
+"""The causes of an output's error in words, from the budget: what an ablation removed, and where."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from qnnsweep.tasks.numerics.verdict import wrong_integers
+from qnnsweep.tasks.records import Comparison, ErrorShare, Operator, OutputComparison
+from qnnsweep.tasks.records.vocabulary import Cause
+from qnnsweep.tasks.repair.wording import named_targets, plural_noun
+
+_MENTIONED = 0.1  # a cause with a smaller share of the error is a part of the rest
+_MOST_CAUSES = 3
+_MOST_OF_IT = 0.7  # an operator without which this part of the cause's effect is gone stands for the cause
+_SPARSE = 0.05  # a value that uses a smaller part of its grid has a grid that is too wide for it
+_AT_ONE: dict[Cause, str] = {
+    "weights": "weights of {}",
+    "bias": "the bias of {} saturates 32 bits",
+    "clipping": "clipping in {}",
+    "resolution": "the grid of {}",
+    "overflow": "float16 overflow in {}",
+    "device": "device arithmetic in {}",
+}
+_AT_SEVERAL: dict[Cause, str] = {
+    "weights": "weights of {}",
+    "bias": "biases of {} that saturate 32 bits",
+    "clipping": "clipping in {}",
+    "resolution": "the grids of {}",
+    "overflow": "float16 overflow in {}",
+    "device": "device arithmetic in {}",
+}
+_ELSEWHERE: dict[Cause, str] = {
+    "graph": "the converted graph itself",
+    "weights": "weights",
+    "bias": "biases that saturate 32 bits",
+    "clipping": "clipping",
+    "resolution": "rounding of values",
+    "overflow": "float16 overflow",
+    "device": "device arithmetic",
+    "observer": "the debug program",
+    "unexplained": "unexplained",
+}
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def causes(comparison: Comparison, output: OutputComparison) -> str | None:
+    """Return the causes of an output's error with their shares, which add up to 100 %; None if they are not known."""
+    shares = [
+        share
+        for share in comparison.budget
+        if share.output_index == output.output_index and share.sample == output.sample and share.share is not None
+    ]
+    totals: dict[Cause, ErrorShare] = {share.cause: share for share in shares if share.operator is None}
+    if not totals:
+        return None
+    operators = [share for share in shares if share.operator is not None]
+    first = operators[0].cause if operators else None
+    ranked = sorted(totals.values(), key=lambda total: (total.cause != first, -(total.share or 0.0)))
+    mentioned = [total.cause for total in ranked if (total.share or 0.0) >= _MENTIONED][:_MOST_CAUSES]
+    percents = {cause: round(100 * (totals[cause].share or 0.0)) for cause in mentioned}
+    words = _Words(comparison, operators)
+    phrases = [f"{words.of(totals[cause])} {percents[cause]} %" for cause in mentioned]
+    rest = 100 - sum(percents.values())
+    if rest > 0:
+        phrases.append(f"rest {rest} %" if phrases else "no cause above 10 %")
+    return ", ".join([*phrases, *words.reasons(totals, mentioned)])
+
+
+class _Words:
+    """The words for the operators of one output's budget. `operators`: the one whose absence removes most first."""
+
+    def __init__(self, comparison: Comparison, operators: Sequence[ErrorShare]) -> None:
+        self._comparison, self._operators = comparison, operators
+        self._rows = {row.operator.name: row for row in reversed(comparison.operators)}
+        self._targets = named_targets(row.operator for row in comparison.operators)
+        self._named: str | None = None  # the operator that the phrase before named
+
+    def of(self, total: ErrorShare) -> str:
+        """Return where a cause arises: in one operator, or in several, of which the first is named."""
+        of_cause = [share for share in self._operators if share.cause == total.cause]
+        if not of_cause:
+            return _ELSEWHERE[total.cause]
+        first = of_cause[0]
+        if len(of_cause) == 1 or self._is_most(first, of_cause):
+            place = "it" if first.operator == self._named else self._place(first)
+            self._named = first.operator
+            if place == "it" and total.cause == "resolution":
+                return f"its grid{self._use(first)}"
+            phrase = _AT_ONE[total.cause].format(place)
+            return phrase + (self._use(first) if total.cause == "resolution" else "")
+        counted = [share for share in of_cause if (share.share or 0.0) > 0.01 * (total.share or 0.0)] or of_cause
+        targets = {self._targets.get(share.operator or "", "input") for share in counted}
+        noun = plural_noun(next(iter(targets)) if len(targets) == 1 else None)
+        self._named = None
+        return _AT_SEVERAL[total.cause].format(f"{len(counted)} {noun} (most: {self._place(first)})")
+
+    def reasons(self, totals: Mapping[Cause, ErrorShare], mentioned: Sequence[str]) -> Iterator[str]:
+        """Yield why some effects are not known, and which operators have wrong booleans or integers."""
+        why = next((share.why for share in totals.values() if share.why), None)
+        if why and ("unexplained" in mentioned or not self._operators):
+            yield f"because {why}"
+        if "unexplained" in mentioned:
+            wrong = wrong_integers(self._comparison.operators)
+            names = dict.fromkeys(row.operator.module_path or row.operator.name for row in wrong)
+            if names:
+                yield f"and the device computes wrong booleans or integers in {', '.join(names)}"
+
+    def _is_most(self, first: ErrorShare, of_cause: Sequence[ErrorShare]) -> bool:
+        """Return whether one operator has most of the effect of its cause."""
+        whole = sum(share.share or 0.0 for share in of_cause)
+        return (first.share or 0.0) >= _MOST_OF_IT * whole
+
+    def _place(self, share: ErrorShare) -> str:
+        """Return the module of an operator, else the line of the user's model, else the operator's name."""
+        row = self._rows.get(share.operator or "")
+        if share.module_path:
+            return f"`{share.module_path}`"
+        line = None if row is None else user_line(row.operator)
+        return f"`{share.operator}`" + (f" ({line})" if line else "")
+
+    def _use(self, share: ErrorShare) -> str:
+        """Return how few values of its grid a value uses; empty if it uses enough."""
+        row = self._rows.get(share.operator or "")
+        qparams = None if row is None else row.operator.quantization
+        if row is None or qparams is None or row.parts.range_used is None or row.parts.codes_used is None:
+            return ""
+        if row.parts.range_used >= _SPARSE:
+            return ""
+        return f" (uses {row.parts.codes_used} of {qparams.quant_max - qparams.quant_min + 1} values)"
+
+
+def user_line(operator: Operator) -> str | None:
+    """Return the file and the line of the user's model from which an operator comes: `net.py:14`; None if unknown."""
+    frames = _FRAME.findall(operator.stack_trace)
+    if not frames:
+        return None
+    file, line = frames[-1]
+    return f"{file.rpartition('/')[2]}:{line}"

@@ -1,0 +1,245 @@
+"""The error budgets of whole programs by ablation, from the errors that the replay finds in a captured run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qnnsweep.tasks.comparison.budget import output_budgets
+from qnnsweep.tasks.comparison.evidence import SampleInputs
+from qnnsweep.tasks.numerics.ablation import Effect, OutputBudget, Outputs
+from qnnsweep.tasks.numerics.device_run import DeviceRun
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
+from qnnsweep.tasks.numerics.float_constants import FloatConstants
+from qnnsweep.tasks.numerics.replay import replay_of
+from qnnsweep.tasks.records.vocabulary import Cause
+from tests.numerics.judged import normal
+from tests.numerics.numpy_device import Device, logged, quantization
+
+from tests.numerics.numpy_graph import (  # isort: skip
+    Op, Program, above, added, chosen, constant, entry, line, matmul, multiplied, relu, relu6, scaled, softmax,
+    transposed,
+)  # fmt: skip
+
+LINEAR_STEPS = [
+    transposed, lambda x: scaled(x, -1.5), lambda x: added(x, x), lambda x: added(x, 0),
+    lambda x: matmul(x, np.eye(4, dtype=np.float32)[::-1] * 0.75),
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """The budget of one output. `causes`: the shares of all causes but for rounding. `first`: the part named first."""
+
+    budget: OutputBudget
+
+    @property
+    def causes(self) -> dict[Cause, float]:
+        totals = {effect.cause: effect.share or 0.0 for effect in self.budget.effects if effect.operator is None}
+        return {cause: share for cause, share in totals.items() if abs(share) > 1e-6}
+
+    @property
+    def first(self) -> Effect:
+        return next(effect for effect in self.budget.effects if effect.operator is not None)
+
+
+def budgets_of(
+    program: Program,
+    captured: Mapping[int, CapturedValue],
+    floats: FloatConstants | None = None,
+    shipping: Sequence[Array] | None = None,
+) -> list[Found]:
+    """Return the budgets of a captured run. `shipping`: its outputs, if they are not those of the debug program."""
+    reference = program.run()
+    inputs = [np.asarray(reference[index]) for index in program.entries]
+    run = DeviceRun(program, captured, {})
+    replayed = replay_of(
+        run,
+        lambda _, error: (error.max_steps or 0) > 0,
+        lambda index: np.asarray(reference[index]),
+        floats or FloatConstants(),
+        with_errors=True,
+    )
+    exact = program.between(inputs, (floats or FloatConstants()).all, {}, 0.0)
+    debug = dict(enumerate(captured[index].dequantized(np.float32) for index in program.output_ops))
+    outputs = Outputs(
+        eager={number: np.asarray(exact.values[index]) for number, index in enumerate(program.output_ops)},
+        shipping=debug if shipping is None else dict(enumerate(shipping)),
+        debug=debug,
+    )
+    sample = SampleInputs(inputs, inputs, [False] * len(inputs))
+    found = output_budgets({}, run, sample, floats or FloatConstants(), replayed, outputs)
+    return [Found(found[output]) for output in sorted(found)]
+
+
+@st.composite
+def linear_networks(draw: st.DrawFn) -> tuple[Program, Device]:
+    """Draw a linear program and a device that rounds some of its values."""
+    image = normal(4, 4, seed=draw(st.integers(0, 99)))
+    program = Program([entry(image), matmul(0, np.eye(4, dtype=np.float32) * 1.25)])
+    for _ in range(draw(st.integers(1, 6))):
+        program.add(draw(st.sampled_from(LINEAR_STEPS))(draw(st.integers(1, len(program.ops) - 1))))
+    used = {source for op in program.ops for source in op.reads}
+    program.output_ops = [index for index in range(len(program.ops)) if index not in used]
+    steps = {
+        index: quantization(draw(st.sampled_from([0.01, 0.1])), bits=draw(st.sampled_from([4, 8])))
+        for index in range(1, len(program.ops))
+        if draw(st.booleans())
+    }
+    return program, Device(steps)
+
+
+@given(linear_networks(), st.data())
+def test_the_shares_of_the_causes_add_up_and_none_is_negative_or_unexplained(
+    program_and_device: tuple[Program, Device], data: st.DataObject
+) -> None:
+    program, device = program_and_device
+    damaged = data.draw(st.sampled_from([None, *device.qparams]))
+    damages = {} if damaged is None else {damaged: lambda elements: elements + 2}
+    for found in budgets_of(program, device.capture(program, damages)):
+        assert min(found.causes.values(), default=0.0) >= 0
+        assert sum(found.causes.values()) == pytest.approx(1 if found.causes else 0)
+        assert found.causes.get("unexplained", 0.0) == pytest.approx(0, abs=1e-4)
+        assert found.causes.get("graph", 0.0) == pytest.approx(0, abs=1e-6)
+
+
+@given(linear_networks())
+def test_the_operator_that_is_named_first_is_the_one_whose_absence_removes_most(
+    program_and_device: tuple[Program, Device],
+) -> None:
+    program, device = program_and_device
+    for found in budgets_of(program, device.capture(program)):
+        ablated = [effect for effect in found.budget.effects if effect.operator is not None and effect.without_snr_db]
+        assert [effect.without_snr_db for effect in ablated] == sorted(
+            (effect.without_snr_db for effect in ablated), key=lambda decibels: -(decibels or 0)
+        )
+
+
+def test_a_value_that_its_grid_rounds_to_zeros_is_explained() -> None:
+    program = line(entry(np.array([[0.03, -0.04, 0.02, 0.01]], np.float32)), scaled(0, 1.0), scaled(1, 2.0))
+    (found,) = budgets_of(program, Device({1: quantization(0.1)}).capture(program))
+    assert found.causes == {"resolution": pytest.approx(1)}
+    assert (found.first.cause, found.first.operator, found.first.share) == ("resolution", 1, pytest.approx(1))
+    assert found.first.without_snr_db is None  # without it there is no error
+
+
+def test_an_infinity_that_no_reader_uses_leaves_the_budget_finite() -> None:
+    masked = constant(np.array([[0, 0, 0, -np.inf]], np.float32))
+    program = line(entry(np.array([[1.03, 2.04, 3.01, 4]], np.float32)), masked, added(0, 1), softmax(2))
+    (found,) = budgets_of(program, Device({2: quantization(0.1)}).capture(program))
+    assert found.causes == {"resolution": pytest.approx(1)}
+
+
+@pytest.mark.parametrize("fused", [[scaled(1, 1.3), relu6(2)], [relu(1)], [relu(1), scaled(2, 1.3), relu6(3)]])
+def test_the_grids_of_values_that_a_fused_chain_never_rounds_have_no_share(fused: list[Op]) -> None:
+    """The debug program logs rounded values, but the device computes the chain without rounding between."""
+    program = line(entry(normal(16, 8)), scaled(0, 2.0), *fused)
+    last = len(program.ops) - 1
+    steps = {index: quantization(0.5 if index < last else 0.02, bits=10) for index in range(1, last + 1)}
+    values = program.run()
+    captured = {index: logged(np.asarray(values[index]), steps.get(index)) for index in range(last + 1)}
+    (found,) = budgets_of(program, captured)
+    assert found.causes == {"resolution": pytest.approx(1)}
+    assert found.first.operator == last
+
+
+def leaky(source: int) -> Op:
+    return Op(
+        reads=(source,),
+        forward=lambda x: np.where(x > 0, x, np.float32(0.1) * x),
+        pullback=lambda w, x: [w[0] * np.where(x > 0, 1.0, 0.1)],
+    )
+
+
+@pytest.mark.parametrize("is_merged", [True, False])
+def test_whether_a_function_is_merged_follows_from_the_codes(is_merged: bool) -> None:
+    program = line(entry(normal(64, 8)), scaled(0, 2.0), leaky(1))
+    coarse, fine = quantization(0.2, bits=8), quantization(0.02, bits=10)
+    before = np.asarray(program.run()[1])
+    conv = logged(before, coarse)
+    read = before if is_merged else conv.dequantized(np.float32)
+    captured = {0: logged(np.asarray(program.run()[0]), None), 1: conv}
+    captured[2] = logged(np.where(read > 0, read, np.float32(0.1) * read), fine)
+    (found,) = budgets_of(program, captured)
+    assert found.causes == {"resolution": pytest.approx(1)}
+    assert found.first.operator == (2 if is_merged else 1)
+
+
+def test_a_log_that_its_readers_contradict_has_the_error_of_its_grid_only() -> None:
+    program = line(entry(normal(16, 8)), scaled(0, 2.0), matmul(1, np.eye(8) * 1.5), scaled(2, 1.5))
+    captured = Device({index: quantization(0.05) for index in (1, 2, 3)}).capture(program)
+    (right,) = budgets_of(program, captured)
+    rolled = CapturedValue(elements=np.roll(captured[1].elements, 1, -1), qparams=captured[1].qparams)
+    (contradicted,) = budgets_of(program, captured | {1: rolled})
+    assert contradicted.causes == pytest.approx(right.causes)
+    assert right.causes == {"resolution": pytest.approx(1)}
+
+
+def weighted() -> tuple[Program, Array]:
+    """Return a program [weight times x, sum, relu] with a rounded weight, and that weight's error."""
+    weight = normal(4, 4)
+    rounded = np.round(weight * 4) / 4
+    program = line(entry(normal(4, 4, seed=1)), constant(rounded), multiplied(0, 1), added(2, 0), relu(3))
+    return program, rounded - weight
+
+
+@pytest.mark.parametrize("hidden", [(), (2,), (2, 3)])
+def test_the_error_of_a_weight_is_known_at_a_value_that_was_not_logged(hidden: tuple[int, ...]) -> None:
+    program, error = weighted()
+    values = {index: np.asarray(value) for index, value in program.run().items()}
+    captured = {
+        index: CapturedValue(elements=value, qparams=None)
+        for index, value in values.items()
+        if index not in (*hidden, 1)
+    }
+    floats = FloatConstants(weights=program.changed_constants({1: error}))
+    (found,) = budgets_of(program, captured, floats)
+    assert found.causes == {"weights": pytest.approx(1)}
+    assert (found.first.cause, found.first.operator) == ("weights", 2)
+    biases = FloatConstants(biases=floats.weights)
+    (of_bias,) = budgets_of(program, captured, biases)
+    assert (of_bias.causes, of_bias.first.cause) == ({"bias": pytest.approx(1)}, "bias")
+
+
+def test_a_clip_before_another_clip_gives_the_whole_error_alone_and_removes_none() -> None:
+    program = line(entry(np.array([[0.5, 9.0, 9.5, 0.25]], np.float32)), scaled(0, 1.0), scaled(1, 1.0))
+    narrow = quantization(1 / 64, bits=10)  # up to 8
+    (found,) = budgets_of(program, Device({1: narrow, 2: narrow}).capture(program))
+    assert found.causes == {"clipping": pytest.approx(1)}
+    assert (found.first.cause, found.first.operator, found.first.share) == ("clipping", 1, pytest.approx(1))
+    assert found.first.alone_snr_db == pytest.approx(found.first.without_snr_db)
+
+
+def test_wrong_booleans_are_an_error_of_the_device() -> None:
+    x = normal(4, 8).astype(np.float32)
+    program = line(entry(x), above(0, 0.0), scaled(0, 3.0), chosen(1, 0, 2))
+    captured = Device({}).capture(program, {1: lambda mask: ~mask})
+    (found,) = budgets_of(program, captured)
+    assert found.causes == {"device": pytest.approx(1)}
+    assert (found.first.cause, found.first.operator) == ("device", 1)
+
+
+def test_another_debug_program_is_named_and_its_operators_do_not_count() -> None:
+    program = line(entry(normal(16, 8)), scaled(0, 2.0), scaled(1, 1.5))
+    device = Device({1: quantization(0.05), 2: quantization(0.05)})
+    captured = device.capture(program, {2: lambda elements: elements + 40})
+    right = device.capture(program)[2].dequantized(np.float32)
+    (found,) = budgets_of(program, captured, shipping=[right])
+    assert found.causes == {"resolution": pytest.approx(1, abs=1e-3)}
+    assert found.budget.why == (
+        "the debug program gives other final outputs than the shipping program: its operators do not count"
+    )
+    assert {effect.cause for effect in found.budget.effects if effect.operator is not None} == {"resolution"}
+    observer = next(effect for effect in found.budget.effects if effect.cause == "observer")
+    assert (observer.alone_snr_db or 0) < 10
+
+
+def test_an_output_without_an_error_has_no_effects() -> None:
+    program = line(entry(normal(4, 4)), scaled(0, 2.0))
+    (found,) = budgets_of(program, Device({}).capture(program))
+    assert found.budget == OutputBudget()
