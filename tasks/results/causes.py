@@ -1,7 +1,7 @@
 """The causes of an output's error in words, from the budget: what an ablation removed, and where."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from qnnsweep.tasks.numerics.verdict import wrong_integers
 from qnnsweep.tasks.records import Comparison, ErrorShare, Operator, OutputComparison
@@ -55,14 +55,14 @@ def causes(comparison: Comparison, output: OutputComparison) -> str | None:
     operators = [share for share in shares if share.operator is not None]
     first = operators[0].cause if operators else None
     ranked = sorted(totals.values(), key=lambda total: (total.cause != first, -(total.share or 0.0)))
-    mentioned = [total.cause for total in ranked if (total.share or 0.0) >= _MENTIONED][:_MOST_CAUSES]
-    percents = {cause: round(100 * (totals[cause].share or 0.0)) for cause in mentioned}
+    mentioned = [total for total in ranked if (total.share or 0.0) >= _MENTIONED][:_MOST_CAUSES]
+    percents = [round(100 * (total.share or 0.0)) for total in mentioned]
     words = _Words(comparison, operators)
-    phrases = [f"{words.of(totals[cause])} {percents[cause]} %" for cause in mentioned]
-    rest = 100 - sum(percents.values())
+    phrases = [f"{words.of(total)} {percent} %" for total, percent in zip(mentioned, percents, strict=True)]
+    rest = 100 - sum(percents)
     if rest > 0:
         phrases.append(f"rest {rest} %" if phrases else "no cause above 10 %")
-    return ", ".join([*phrases, *words.reasons(totals, mentioned)])
+    return ", ".join([*phrases, *words.reasons(totals.values(), mentioned)])
 
 
 class _Words:
@@ -93,12 +93,13 @@ class _Words:
         self._named = None
         return _AT_SEVERAL[total.cause].format(f"{len(counted)} {noun} (most: {self._place(first)})")
 
-    def reasons(self, totals: Mapping[Cause, ErrorShare], mentioned: Sequence[str]) -> Iterator[str]:
+    def reasons(self, totals: Iterable[ErrorShare], mentioned: Sequence[ErrorShare]) -> Iterator[str]:
         """Yield why some effects are not known, and which operators have wrong booleans or integers."""
-        why = next((share.why for share in totals.values() if share.why), None)
-        if why and ("unexplained" in mentioned or not self._operators):
+        why = next((share.why for share in totals if share.why), None)
+        is_unexplained = any(total.cause == "unexplained" for total in mentioned)
+        if why and (is_unexplained or not self._operators):
             yield f"because {why}"
-        if "unexplained" in mentioned:
+        if is_unexplained:
             wrong = wrong_integers(self._comparison.operators)
             names = dict.fromkeys(row.operator.module_path or row.operator.name for row in wrong)
             if names:

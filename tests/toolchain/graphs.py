@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qnnsweep.tasks.records import Blob, LoweredProgram, Quantization
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.records import Blob, LoweredProgram
 from qnnsweep.tasks.storage.store import Store
 from tests.sample_records import with_method
 
@@ -283,19 +284,9 @@ def bfloat16(inputs: Sequence[Array]) -> Any:
     return [value.dtype.name for value in values.values()]
 
 
-def rounded(values: Array, qparams: Quantization) -> tuple[Array, bool]:
-    """Round a tensor as the rung `designed` does. Return also whether the tensor itself is unchanged."""
-    import torch
-
-    from qnnsweep.tasks.toolchain.reference.designed import rounded
-
-    tensor = torch.from_numpy(values.copy())
-    result = rounded(tensor, qparams).numpy()
-    return result, np.array_equal(tensor.numpy(), values, equal_nan=True)
-
-
 def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
     """Compute the outputs of the rung `designed` from the record of a lowering, with the grids of its operators."""
+    from qnnsweep.tasks.toolchain.backends.select import backend_of
     from qnnsweep.tasks.toolchain.export import make_deterministic
     from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
     from qnnsweep.tasks.toolchain.reference.graph import read_graph
@@ -306,7 +297,8 @@ def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
     graph = read_graph(store, lowered.methods[0].reference_calls, lowered.methods[0].reference_constants)
     names = [spec.name for spec in exported.methods[0].inputs]
     samples = read_samples(store, exported.methods[0].evaluation, names, len(exported.methods[0].sample_names))
-    answers = designed_outputs(graph, lowered.methods[0].operators, lowered.methods[0].input_qparams, samples)
+    method, compiler = lowered.methods[0], backend_of(lowered.backend).compiler(SchemeConfig(quant_dtype="8a8w"), None)
+    answers = designed_outputs(graph, method.operators, method.input_qparams, compiler, samples)
     if isinstance(answers, str):
         return answers
     return {key: output.numpy() for key, output in outputs_by_sample(answers).items()}
