@@ -297,7 +297,8 @@ def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
     graph = read_graph(store, lowered.methods[0].reference_calls, lowered.methods[0].reference_constants)
     names = [spec.name for spec in exported.methods[0].inputs]
     samples = read_samples(store, exported.methods[0].evaluation, names, len(exported.methods[0].sample_names))
-    method, compiler = lowered.methods[0], backend_of(lowered.backend).compiler(SchemeConfig(quant_dtype="8a8w"), None)
+    method, scheme = lowered.methods[0], SchemeConfig(name="8a8w", quant_dtype="8a8w")
+    compiler = backend_of(lowered.backend).compiler(scheme, None)
     answers = designed_outputs(graph, method.operators, method.input_qparams, compiler, samples)
     if isinstance(answers, str):
         return answers
