@@ -171,7 +171,7 @@ def blinded() -> int:
     for _ in range(100):
         good, bad = int(chance.integers(10, 81)), int(chance.integers(1, 3))
         values = np.full(3 + good + 2, 31.0)
-        values[chance.permutation(3)[:bad]] = chance.uniform(5, 25, bad)
+        values[chance.permutation(3)[:bad]] = chance.uniform(5, 28, bad)
         values[-2:] -= 10
         values += chance.choice([0.0, 0.01, 0.1, 0.3]) * chance.standard_normal(len(values))
         missed += "regressed" not in verdicts(values.tolist(), SNR, CONFIG.floors.final_snr_db)[-2:]

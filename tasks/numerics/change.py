@@ -49,6 +49,7 @@ _YOUNG_NIGHTS = 40  # a level with fewer nights is judged by the CUSUM of scores
 _YOUNG, _YOUNG_MOST, _YOUNG_SLACK, _YOUNG_LEAST = 7.0, 4.0, 0.75, 3
 _RELATED = 0.35  # the autocorrelation of nights above which the CUSUM of scores would take their noise for a change
 _OUTLIERS, _OUTLIERS_SHARE = 2, 10  # two nights, or one of ten, may be outliers
+_OUTLIER = 4.0  # in units of the limit of a single night, computed without the outliers
 _OUTLIERS_REST, _NOT_YET_OUTLIERS = 10, 9  # among so many other nights; none of the last nights, which may be a change
 _DRIFT, _DRIFT_NIGHTS, _OLDEST_NIGHTS = 4.0, 3, 5
 _FREEDOM_MOST = 10  # degrees of freedom of the distribution from which the probability of a change is computed
@@ -102,10 +103,10 @@ def exact_baseline(levels: Sequence[Sequence[float]], series: Series, floor: flo
 
 
 def inliers(levels: Sequence[Sequence[float]], series: Series) -> list[list[bool]]:
-    """Return which nights can be part of a baseline: all but a few that differ from the others like a regression.
+    """Return which nights can be part of a baseline: all but a few that differ from the others by far.
 
-    Such nights are in a level if they came before the series had a baseline, or only once. Each deviates from its level
-    by more than the limit of a single night, which is computed from the other nights. So they cannot enlarge the noise.
+    Such nights are in a level if they came before the series had a baseline. Each deviates from its level by more than
+    4 units, which are computed from the other nights. So they cannot enlarge the noise.
     """
     deviations = _deviations(levels)
     count = len(deviations)
@@ -114,9 +115,11 @@ def inliers(levels: Sequence[Sequence[float]], series: Series) -> list[list[bool
     for outliers in range(max(_OUTLIERS, count // _OUTLIERS_SHARE), 0, -1):
         if count - outliers < _OUTLIERS_REST or outliers > len(worst):
             continue
-        rest = [deviations[night] for night in range(count) if night not in worst[:outliers]]
+        # The last two nights may be a change, which must not hide an outlier: the two largest of the last do not count.
+        rest = [deviations[night] for night in old if night not in worst[:outliers]]
+        rest += sorted(deviations[len(old) :])[:-2]
         unit = max(_Spread.of(rest, len(levels), len(rest)).unit_of_a_night, series.noise)
-        if deviations[worst[outliers - 1]] > SIGMAS * unit:
+        if deviations[worst[outliers - 1]] > _OUTLIER * unit:
             kept = iter(night not in worst[:outliers] for night in range(count))
             return [[next(kept) for _ in level] for level in levels]
     return [[True] * len(level) for level in levels]

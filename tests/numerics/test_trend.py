@@ -291,7 +291,9 @@ def test_a_night_that_failed_its_own_tolerance_is_in_no_baseline_of_a_series_wit
 
 
 @pytest.mark.parametrize("good", [10, 30, 80])
-@pytest.mark.parametrize("first", [(11.2, 31, 31), (31, 11.2, 31), (31, 31, 11.2), (11.2, 11.2, 31), (31, 11.2, 5)])
+@pytest.mark.parametrize(
+    "first", [(11.2, 31, 31), (31, 11.2, 31), (31, 31, 11.2), (11.2, 11.2, 31), (31, 11.2, 5), (14.8, 31, 26)]
+)
 def test_bad_nights_before_the_first_verdict_hide_no_later_drop(first: tuple[float, ...], good: int) -> None:
     for noise in (0.0, 0.05, 0.3):
         chance = np.random.default_rng(good)
