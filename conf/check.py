@@ -198,7 +198,8 @@ def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:
 def unknown_schemes(requests: Iterable[Request], known: Collection[str]) -> Iterator[RequestError]:
     """Yield one error per key of a tolerance that names no scheme. `known`: the names of all schemes."""
     for tolerance in (request.tolerance for request in requests):
-        limits = {"final_snr_db": tolerance.final_snr_db, "top1_agreement": tolerance.top1_agreement}
+        names = ("final_snr_db", "top1_agreement", "equal_elements")
+        limits = {name: getattr(tolerance, name) for name in names}
         for name, by_scheme in {**limits, "operators": tolerance.operators}.items():
             for key, limit in by_scheme.items():
                 scheme = key.partition("/")[0] if name == "operators" else key

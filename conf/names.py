@@ -49,3 +49,6 @@ MASKED_NAMES = r"(^|[_-]|api)(tokens?|keys?|credentials?)$|passw|secret"
 """The default of the key `masked_names`."""
 DEFAULT_ORACLE = "outcome!=passed"
 """The condition under which a cell of `qnnsweep bisect` is bad, unless another is stated."""
+
+HEADLINES = ("snr_db", "centred_snr_db", "row_snr_db", "top1", "equal")
+"""The measures of a final output of which one counts for the cell."""

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from qnnsweep.conf.constraints import Decibels, Natural, Share
+from qnnsweep.conf.constraints import Decibels, Natural, Share, choice
+from qnnsweep.conf.names import HEADLINES
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,6 +43,13 @@ class ToleranceConfig:
     top1_agreement: dict[str, Share] = field(default_factory=dict[str, float])
     """Maps a scheme's name to the lowest accepted share of samples whose largest output is at the same index as in
     eager fp32."""
+    equal_elements: dict[str, Share] = field(default_factory=dict[str, float])
+    """Maps a scheme's name to the lowest accepted share of equal elements of each output of integers, indices or
+    booleans."""
+    headline: dict[str, Annotated[str, choice(HEADLINES, "measure")]] = field(default_factory=dict[str, str])
+    """Maps an output's name to the measure that counts for it: `snr_db`, `centred_snr_db` (about the mean of each
+    channel), `row_snr_db` (of the worst row), `top1` (along the last axis) or `equal` (share of equal elements). An
+    output that is not named has `equal` if its elements are no floats, else `snr_db`."""
     operators: dict[str, OperatorTolerance] = field(default_factory=dict[str, OperatorTolerance])
     """Maps a key to a tolerance. An operator has the tolerance of the first of these keys that is present:
     `<scheme>/<target>`, `*/<target>`, `<scheme>`, `*`."""

@@ -141,4 +141,4 @@ class _Failure:
         return cls(cause=cause, text="; ".join(kept)[:_MOST_CHARACTERS], is_killed=is_killed)
 
 
-try_cases_task = stage(try_cases, version=4)
+try_cases_task = stage(try_cases, version=5)

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from qnnsweep.tasks.comparison.biases import bias_uses
+from qnnsweep.tasks.comparison.dead_parts import dead_parts
 from qnnsweep.tasks.comparison.details import most_important
 from qnnsweep.tasks.comparison.evidence import Evidence, device_outputs
 from qnnsweep.tasks.comparison.metrics import compute_metrics
 from qnnsweep.tasks.comparison.operators import OperatorComparer, SampleComparison
 from qnnsweep.tasks.comparison.outputs import FinalOutputs
+from qnnsweep.tasks.numerics.bindings import worst_bindings
 from qnnsweep.tasks.numerics.io_check import check_io
 from qnnsweep.tasks.records import CapturedMethod, Comparison, LoweredMethod
 from qnnsweep.tasks.records.options import ComparisonOptions
@@ -51,8 +53,11 @@ def compare_outputs(
         operators=(),
         unexpected_events=(),
         metrics=compute_metrics(options.metrics, tuple(finals.pairs())) if options.metrics else (),
-        io_checks=check_io(
-            exported, finals.eager, mistaken, finals.rungs["device"], finals.design, finals.rungs.get("edge")
+        io_checks=(
+            *check_io(
+                exported, finals.eager, mistaken, finals.rungs["device"], finals.design, finals.rungs.get("edge")
+            ),
+            *dead_parts(lowered, finals, store),
         ),
         observer_effect=observer_effect,
         observer_effect_snr_db=observer_effect_snr_db,
@@ -95,6 +100,7 @@ def joined(outputs: Comparison, parts: Sequence[ComparedSamples]) -> Comparison:
         requantized=tuple(row for sample in samples for row in sample.requantized),
         other_references=tuple(row for sample in samples for row in sample.other_references),
         metrics=(*outputs.metrics, *(value for sample in samples for value in sample.metrics)),
+        io_checks=(*outputs.io_checks, *worst_bindings([check for sample in samples for check in sample.bindings])),
         unexpected_events=parts[0].unexpected_events if parts else (),
         budget=tuple(share for sample in samples for share in sample.budget),
         details=tuple(

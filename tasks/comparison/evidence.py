@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,12 @@ class Evidence:
     def samples(self) -> range:
         """The samples that were captured, numbered like the evaluation samples."""
         return range(len(self._runs))
+
+    @cached_property
+    def debug_outputs(self) -> Mapping[str, Array]:
+        """The final outputs of the debug program, by the key `<sample>/<output index>`."""
+        outputs = self._capture.outputs_debug
+        return {} if outputs is None else device_outputs(self._lowered, outputs, self._store)
 
     def aligned(self, sample: int) -> list[AlignedOperator]:
         """Return every operator with the tensor that was logged for it, or the reason why there is none."""

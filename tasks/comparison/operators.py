@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.tasks.comparison.bindings import sample_bindings
 from qnnsweep.tasks.comparison.budget import SampleBudget, output_budgets
 from qnnsweep.tasks.comparison.details import error_details
 from qnnsweep.tasks.comparison.evidence import Evidence, LoggedOperator, SampleInputs
@@ -35,6 +36,7 @@ from qnnsweep.tasks.records import (
     ErrorDetail,
     ErrorShare,
     Gap,
+    IoCheck,
     LoweredMethod,
     MetricValue,
     Operator,
@@ -62,6 +64,7 @@ class SampleComparison:
     metrics: tuple[MetricValue, ...]  # of the compared tensors
     budget: tuple[ErrorShare, ...]  # of the final outputs of the worst sample; empty for the others
     details: Mapping[int, ErrorDetail | None]  # by operator index; empty but for the worst sample
+    bindings: tuple[IoCheck, ...] = ()  # of the final outputs to their producers; empty without a replay
 
 
 class OperatorComparer:
@@ -109,7 +112,9 @@ class OperatorComparer:
         replayed = replay_of(
             run, self._is_suspect, partial(self._evidence.reference, sample), floats, with_errors=has_budget
         )
-        compared = self._compared(sample, captured, replayed, kernels)
+        final = [self._final_outputs(tensors, sample) for tensors in (self._eager, self._device)]
+        bindings = sample_bindings(self._lowered, self._evidence, kernels, sample, captured, *final)
+        compared = replace(self._compared(sample, captured, replayed, kernels), bindings=tuple(bindings))
         if weights is None:
             return compared
         grids = {-1 - number: grid for number, grid in enumerate(self._lowered.input_qparams) if grid is not None}

@@ -1,7 +1,7 @@
 """The comparison of the final outputs: of every rung with eager PyTorch, and of each rung with the previous rung."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -13,9 +13,10 @@ from qnnsweep.tasks.comparison.metrics import Pair, metric_template
 from qnnsweep.tasks.numerics.metrics import top1
 from qnnsweep.tasks.numerics.noise import lowest_snr
 from qnnsweep.tasks.numerics.operators import Compared, compare_values
+from qnnsweep.tasks.numerics.output_measures import Measures, channel_means, measures
 from qnnsweep.tasks.records import Blob, CapturedMethod, ExportedMethod, LoweredMethod, OutputComparison
 from qnnsweep.tasks.records.keys import tensor_key
-from qnnsweep.tasks.records.vocabulary import PREVIOUS_RUNG, RUNGS, Difference, Rung
+from qnnsweep.tasks.records.vocabulary import COMPARED, PREVIOUS_RUNG, RUNGS, Difference, Rung
 from qnnsweep.tasks.storage.store import Store
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -65,6 +66,7 @@ class FinalOutputs:
     def compare(self, classifier: bool) -> Iterator[OutputComparison]:
         """Yield one row per rung, sample and output. `classifier`: whether the largest element is the answer."""
         exported = self.exported
+        means = [self._channel_means(index) for index in range(len(exported.outputs))]
         for rung, sample, index in product(RUNGS, range(len(exported.sample_names)), range(len(exported.outputs))):
             key, previous = tensor_key(sample, index), PREVIOUS_RUNG.get(rung)
             eager, actual = self.eager[key], self._output(rung, key)
@@ -73,6 +75,10 @@ class FinalOutputs:
                 compared = from_previous = Compared(status="diverged")
             elif previous is not None:
                 from_previous = self._compared(actual, self._output(previous, key))
+            measured = Measures()
+            if actual is not None and compared.status in COMPARED:
+                measured = measures(actual, eager, means[index])
+            has_top1 = classifier and eager.size == eager.shape[-1] if eager.ndim else False
             yield OutputComparison(
                 rung=rung,
                 sample=sample,
@@ -89,9 +95,16 @@ class FinalOutputs:
                 previous_status=from_previous.status if from_previous else None,
                 previous_snr_db=from_previous.gap.snr_db if from_previous else None,
                 label=exported.labels[sample],
-                top1_reference=top1(eager) if classifier else None,
-                top1_actual=top1(actual) if classifier and actual is not None else None,
+                top1_reference=top1(eager) if has_top1 else None,
+                top1_actual=top1(actual) if has_top1 and actual is not None else None,
+                **asdict(measured),
             )
+
+    def _channel_means(self, output: int) -> NDArray[Any] | None:
+        """Return the means of the channels of eager PyTorch's output, over all samples."""
+        return channel_means(
+            [self.eager[tensor_key(sample, output)] for sample in range(len(self.exported.sample_names))]
+        )
 
     def pairs(self) -> Iterator[Pair]:
         """Yield every final output of every rung with the output of eager PyTorch, for metrics that are requested."""

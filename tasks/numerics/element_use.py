@@ -38,6 +38,7 @@ class Kernels(Protocol):
 
     `sources`: per operator, the operators whose values it reads.
     `outputs`: the operators whose values are the program's final outputs.
+    `results`: per final output, the operator that returns it; None if it is no operator.
     `constants`: the operators that depend only on parameters.
     `clamped`: the operators that only clamps read. The compiler rounds only the clamp's result.
     `data_movement_ops`: the operators that only move elements. They use the elements that their own readers use.
@@ -53,6 +54,8 @@ class Kernels(Protocol):
     def sources(self) -> Sequence[Sequence[int]]: ...
     @property
     def outputs(self) -> frozenset[int]: ...
+    @property
+    def results(self) -> Sequence[int | None]: ...
     @property
     def constants(self) -> frozenset[int]: ...
     @property

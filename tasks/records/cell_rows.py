@@ -41,8 +41,9 @@ class Finals:
     final_difference: Difference | None
     """How the final outputs differ from those of eager fp32."""
     final_snr_db: Decibels | None
-    """Lowest SNR of any final output of any sample, against eager fp32; null unless `final_difference` is finite. The
-    more samples there are, the lower is the lowest SNR: compare it only between cells with equal `samples`."""
+    """Lowest SNR of any final output of any sample, against eager fp32; null unless `final_difference` is finite. Of an
+    output, the SNR that `tolerance.headline` names counts; outputs of integers have none. The more samples there are,
+    the lower is the lowest SNR: compare it only between cells with equal `samples`."""
     mean_snr_db: Decibels | None
     """SNR of the mean noise: the noise-to-signal ratio of each sample's worst output against eager fp32, averaged over
     the samples, in dB. Does not depend on the number of samples; null unless `final_difference` is finite."""
@@ -60,7 +61,8 @@ class Finals:
     final_max_abs: float | None
     """Largest absolute error of the final outputs, in the unit of the outputs."""
     top1_agreement: Share | None
-    """Share of samples with the same largest element on the device and in eager fp32; null for non-classifiers."""
+    """Share of samples with the same largest element on the device and in eager fp32; null for non-classifiers. Of an
+    output with several rows, every row counts: a batch is not flattened."""
     top1_agreement_low: Share | None
     """Lower bound of `top1_agreement`, by the score interval (Wilson 1927)."""
     top1_agreement_high: Share | None
@@ -73,6 +75,17 @@ class Finals:
     """Upper bound of `accuracy`, by the score interval (Wilson 1927)."""
     accuracy_eager: Share | None
     """Share of labelled samples that eager fp32 classifies correctly; null without labels."""
+    centred_snr_db: Decibels | None = None
+    """Lowest SNR about the mean of each channel of any final output of any sample: without the part of an output that
+    is the same everywhere, which `final_snr_db` counts as signal."""
+    row_snr_db: Decibels | None = None
+    """Lowest SNR of any row, a slice along the last axis, of any final output of any sample."""
+    row_top1_agreement: Share | None = None
+    """Share of rows, of all samples, with the same largest element as in eager fp32: of the output where it is lowest,
+    whether or not the model is a classifier."""
+    equal_elements: Share | None = None
+    """Share of elements, of all samples, that equal those of eager fp32: of the output of integers, indices or booleans
+    where it is lowest; null without such an output."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +96,8 @@ class Limits:
     """The least `final_snr_db` within the tolerance."""
     top1_agreement_limit: Share | None
     """The least `top1_agreement` within the tolerance; null for random weights, whose scores are nearly equal."""
+    equal_elements_limit: Share | None = None
+    """The least `equal_elements` within the tolerance; null for random weights."""
     operators_introduced_limit: int | None
     """The most operators that may introduce error, requantized tensors included."""
 
@@ -236,8 +251,8 @@ class AuditRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeRow:
-    """One row per possible mistake in the order, axes, type or units of the program's inputs or outputs: whether the
-    model with this mistake explains the device's outputs better than the model without it."""
+    """One row per possible mistake at the program's inputs or outputs: another order, axes, type or units, a dead part,
+    an output that is not the value of its producer; and whether the device's outputs show this mistake."""
 
     cell: CellIdentity
     check: IoCheck

@@ -100,9 +100,21 @@ class OutputComparison:
     label: int | None
     """The sample's label."""
     top1_reference: int | None
-    """Index of the reference's largest element; null if the model is not a classifier."""
+    """Index of the reference's largest element; null if the model is not a classifier, and for several rows."""
     top1_actual: int | None
-    """Index of the output's largest element; null if the model is not a classifier."""
+    """Index of the output's largest element; null if the model is not a classifier, and for several rows."""
+    centred_snr_db: Decibels | None = None
+    """SNR about the mean of each channel: the energy of the reference without these means, divided by the energy of the
+    error. The means are over all samples, and the channels are along the axis whose means explain most. Null for
+    integers and without a difference."""
+    row_snr_db: Decibels | None = None
+    """Lowest SNR of a row, a slice along the last axis; null for integers and without a difference."""
+    rows: int | None = None
+    """Number of rows of at least two elements; null for integers."""
+    rows_same_top1: int | None = None
+    """Number of rows whose largest element is at the same index as the reference's; null for integers."""
+    equal_elements: Share | None = None
+    """Share of the elements that equal the reference's, for integers, indices and booleans; null for floats."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -307,6 +319,9 @@ class IoCheck:
     without it: eager PyTorch or the rung designed, whichever is nearer to the device. A relative error is the squared
     error of the device's outputs against the model's outputs, divided by the energy of the model's outputs. A relative
     error of 0.01 corresponds to an SNR of 20 dB.
+
+    Three checks of an output compare no mistake: whether it depends on the input, whether a part of it is constant
+    although it varies in eager PyTorch, and whether it is the value that its producer logged in the debug program.
     """
 
     method: str | None = None
@@ -320,12 +335,14 @@ class IoCheck:
     status: ProbeStatus
     """Whether the mistake was made."""
     relative_error: float | None
-    """Squared error against the model's outputs, divided by the energy of these outputs; null if not finite."""
+    """Squared error against the model's outputs, divided by the energy of these outputs; null if not finite. For an
+    output and its producer, the error against the logged value, or the share of wrong integers."""
     relative_error_mistaken: float | None
     """Squared error against the outputs of the model with the mistake, divided by the energy of these outputs; null if
     not finite."""
     detail: str | None
-    """What exactly explains the device's outputs, or why the model cannot be run on the mistaken inputs."""
+    """What exactly explains the device's outputs, which part is constant, or why the model cannot be run on the
+    mistaken inputs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -160,7 +160,7 @@ OUTCOMES: dict[Outcome, str] = {
     "passed": "Every stage succeeded, and the final outputs are within the tolerance.",
     "out_of_tolerance": "Every stage succeeded, and the device's results are beyond the tolerance.",
     "failed": "A stage failed, the lowered graph is another function than the model, or the program takes its inputs "
-    "or gives its outputs in another way than the model.",
+    "or gives its outputs in another way than the model: another order, a dead part, or the buffer of another output.",
     "impossible": "The plan itself shows that this cell cannot run.",
     "infrastructure": "The device, the machine or the stored evidence failed, not the cell.",
 }
@@ -173,10 +173,12 @@ ProgramName = Literal["shipping", "debug", "profile"]
 """The programs of one cell."""
 
 ProbeSide = Literal["input", "output"]
-ProbeStatus = Literal["passed", "failed", "blind", "unclear", "refused"]
+ProbeStatus = Literal["passed", "failed", "coarse", "blind", "unclear", "refused"]
 PROBE_STATUSES: dict[ProbeStatus, str] = {
     "passed": "The model itself explains the device's outputs clearly better than the mistake does.",
     "failed": "The mistake explains the device's outputs, and clearly better than the model itself does.",
+    "coarse": "A part of the output is constant on the device because it varies by less than the noise or the steps of "
+    "its grid: a loss by resolution, and no mistake.",
     "blind": "The mistake cannot be detected: it changes the model's outputs too little on every sample.",
     "unclear": "Neither the model itself nor the mistake explains the device's outputs clearly better.",
     "refused": "The model cannot be run on the inputs that result from the mistake.",

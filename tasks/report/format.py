@@ -94,8 +94,10 @@ def share_interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else interval(100 * low, 100 * high)
 
 
-def lowest(difference: str | None, snr_db: float | None) -> str:
-    """Return the lowest SNR as text."""
+def lowest(difference: str | None, snr_db: float | None, equal_elements: float | None) -> str:
+    """Return the lowest SNR as text. If only outputs of integers differ: their share of equal elements."""
+    if difference == "finite" and snr_db is None and equal_elements is not None:
+        return f"{percent(equal_elements)} % equal"
     return decimal(snr(difference, snr_db))
 
 

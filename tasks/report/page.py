@@ -217,7 +217,7 @@ def summary(rows: Sequence[Row], note: Callable[[Row], str]) -> list[list[str]]:
                 *(" ".join(display.printable(row[name] or display.NULL).split()) for name in where),
                 f"{display.symbol(row['outcome'])} {display.words(row['outcome'])}",
                 note(row),
-                display.lowest(row["final_difference"], row["final_snr_db"]),
+                display.lowest(row["final_difference"], row["final_snr_db"], row.get("equal_elements")),
                 display.percent(row["top1_agreement"]),
                 display.kib(row["pte_bytes"]),
                 display.pair(row["operators_compared"], row["operators_total"]),

@@ -1,13 +1,14 @@
 """The sentence that says what a cell's accuracy is, what costs most of it, and which command to type next."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from qnnsweep.tasks.records import Comparison, LoweredProgram, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.repair.candidates import candidates
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
 from qnnsweep.tasks.results.causes import causes
+from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, on_device, problem
 from qnnsweep.tasks.results.step_sentences import step_sentences
 
@@ -22,7 +23,7 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
     if (changed := graph_change(cell)) is not None:
         worst = judged.finals.final_snr_db
         return f"{'' if worst is None else f'{worst:.1f} dB: '}{changed}."
-    sentences = _sentences(cell.comparison, judged.finals, cell.lowered)
+    sentences = _sentences(cell.comparison, judged.finals, cell.lowered, cell.request.tolerance.headline)
     return " ".join([*sentences, *_next(cell)])
 
 
@@ -39,18 +40,25 @@ def _next(cell: CellResult) -> Iterator[str]:
         yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
 
 
-def _sentences(comparison: Comparison, measured: Finals, lowered: LoweredProgram | None) -> Iterator[str]:
-    device = [row for row in on_device(comparison) if row.status != "diverged"]
+def _sentences(
+    comparison: Comparison, measured: Finals, lowered: LoweredProgram | None, named: Mapping[str, str]
+) -> Iterator[str]:
+    compared = [row for row in on_device(comparison) if row.status != "diverged"]
+    device = with_snr(compared, named) or compared
     if not device:
         return
     worst = min(device, key=lambda row: math.inf if row.gap.snr_db is None else row.gap.snr_db)
-    odd = next((row for row in device if problem(row) is not None), None)
+    odd = next((row for row in compared if problem(row) is not None), None)
     if odd is not None:
         yield f"Output {odd.output} of {odd.sample_name}: {problem(odd)}{_of(causes(comparison, odd))}."
-    elif measured.final_snr_db is None:
+    elif measured.final_difference == "none":
         yield "The final outputs are those of eager PyTorch, bit by bit."
+    elif measured.final_snr_db is None:
+        yield "No output for which an SNR counts differs from eager PyTorch's."
     else:
         yield f"{_worst(worst, device)} {measured.final_snr_db:.1f} dB{_of(causes(comparison, worst))}."
+    if measured.equal_elements is not None and measured.equal_elements < 1:
+        yield f"{100 * measured.equal_elements:.0f} % of the integers are those of eager PyTorch."
     if measured.device_snr_db is not None:
         yield f"Device against its design: {measured.device_snr_db:.1f} dB."
     elif measured.device_difference == "none":

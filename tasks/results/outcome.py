@@ -1,7 +1,7 @@
 """The outcome of a cell and the reason for it."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -25,7 +25,9 @@ from qnnsweep.tasks.records import (
 from qnnsweep.tasks.records.cell_rows import Finals, Limits
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, Outcome
 from qnnsweep.tasks.results.failure import failure_reason
+from qnnsweep.tasks.results.headline import difference, equal_elements, headline, lowest_share, rows_of_top1, with_snr
 
+_NONE_NAMED: Mapping[str, str] = {}
 _NOT_THE_CELL = (DeviceError, EnvironmentUnusable, EvidenceError, MachineFault)
 
 
@@ -69,8 +71,11 @@ def judge(cell: CellResult) -> Judgement:
     """Return the judgement of a cell. It takes thousands of samples of the bootstrap: judge a cell once."""
     limits, final, shortfalls = _limits(cell), None, list[tuple[str, str]]()
     if cell.comparison is not None:
-        final = finals(cell.comparison)
+        final = finals(cell.comparison, cell.request.tolerance.headline, classifier=cell.request.model.classifier)
         shortfalls += _shortfalls(cell.comparison, final, limits)
+        known = {column for column, _ in shortfalls}
+        of_shares = _of_shares(cell.comparison, cell.request.tolerance.headline, limits)
+        shortfalls += [shortfall for shortfall in of_shares if shortfall[0] not in known]
     outcome, reason = _outcome(cell, [description for _, description in shortfalls])
     missed = tuple(column for column, _ in shortfalls)
     return Judgement(outcome=outcome, reason=reason, finals=final, limits=limits, missed_limits=missed)
@@ -114,21 +119,26 @@ def _unavailable(cell: CellResult) -> Iterator[str]:
             yield f"no cycles{of_method}: {lowered.profile.unavailable}"
 
 
-def finals(comparison: Comparison) -> Finals:
-    """Return the measures of the device's final outputs, and the intervals of those that are means over the samples."""
+def finals(comparison: Comparison, named: Mapping[str, str] = _NONE_NAMED, *, classifier: bool = False) -> Finals:
+    """Return the measures of the device's final outputs, and the intervals of those that are means over the samples.
+
+    `named`: `tolerance.headline`. `classifier`: whether every row of an output with several rows is an answer, too.
+    """
     device = [row for row in on_device(comparison) if row.status != "diverged"]
+    measured = with_snr(device, named)
     ranked = [row for row in device if row.top1_reference is not None and row.top1_actual is not None]
     labelled = [row for row in ranked if row.label is not None]
-    final_difference, final_snr_db = lowest_snr([(row.status, row.gap.snr_db) for row in device])
+    final_difference, final_snr_db = difference(device, named)
     device_difference, device_snr_db = lowest_snr(
         [
             (row.previous_status, row.previous_snr_db)
-            for row in device
+            for row in measured or device
             if row.previous_status is not None and row.previous_status != "no_value"
         ]
     )
-    mean_snr_db, mean_snr_db_low, mean_snr_db_high = _mean_snr(noise_by_sample(device))
+    mean_snr_db, mean_snr_db_low, mean_snr_db_high = _mean_snr(noise_by_sample(measured))
     agreeing = [row.top1_actual == row.top1_reference for row in ranked]
+    agreeing += _agreeing_rows(device) if classifier else ()
     right = [row.top1_actual == row.label for row in labelled]
     right_eager = [row.top1_reference == row.label for row in labelled]
     if any(step.token is not None for step in comparison.steps):
@@ -152,7 +162,19 @@ def finals(comparison: Comparison) -> Finals:
         accuracy_low=accuracy_low,
         accuracy_high=accuracy_high,
         accuracy_eager=_share(right_eager)[0],
+        centred_snr_db=min((row.centred_snr_db for row in device if row.centred_snr_db is not None), default=None),
+        row_snr_db=min((row.row_snr_db for row in device if row.row_snr_db is not None), default=None),
+        row_top1_agreement=lowest_share(device, rows_of_top1),
+        equal_elements=lowest_share(device, equal_elements),
     )
+
+
+def _agreeing_rows(rows: Iterable[OutputComparison]) -> Iterator[bool]:
+    """Yield, per row of the outputs that have several rows, whether the largest element is that of eager PyTorch."""
+    for row in rows:
+        if row.rows is not None and row.rows > 1 and row.rows_same_top1 is not None:
+            yield from [True] * row.rows_same_top1
+            yield from [False] * (row.rows - row.rows_same_top1)
 
 
 def _by_sequence(steps: Sequence[StepComparison]) -> tuple[list[bool], list[bool], list[bool]]:
@@ -188,6 +210,7 @@ def _limits(cell: CellResult) -> Limits:
     return Limits(
         final_snr_db_limit=tolerance.final_snr_db.get(scheme),
         top1_agreement_limit=None if random_weights else tolerance.top1_agreement.get(scheme),
+        equal_elements_limit=None if random_weights else tolerance.equal_elements.get(scheme),
         operators_introduced_limit=tolerance.introduced_operators,
     )
 
@@ -212,6 +235,20 @@ def _shortfalls(comparison: Comparison, final: Finals, allowed: Limits) -> Itera
         yield "operators_introduced", f"{len(introducing)} operators introduce error (allowed: {most}): {named}"
 
 
+def _of_shares(comparison: Comparison, named: Mapping[str, str], allowed: Limits) -> Iterator[tuple[str, str]]:
+    """Yield the shortfalls of outputs for which a share counts: of equal elements, or of rows with the same top-1."""
+    limits: dict[str, tuple[str, float | None]] = {
+        "equal": ("equal_elements", allowed.equal_elements_limit),
+        "top1": ("top1_agreement", allowed.top1_agreement_limit),
+    }
+    for measure, (column, least) in limits.items():
+        rows = [row for row in on_device(comparison) if row.status != "diverged" and headline(row, named) == measure]
+        share = lowest_share(rows, equal_elements if measure == "equal" else rows_of_top1)
+        if least is not None and share is not None and share < least:
+            what = "share of equal elements" if measure == "equal" else "top-1 agreement of the rows"
+            yield column, f"{what} {100 * share:.1f} % is below {100 * least:g} %"
+
+
 def problem(row: OutputComparison) -> str | None:
     """Return why an output of the device has no finite SNR, although it does not equal a right output; else None."""
     elements = math.prod(row.shape)
@@ -220,7 +257,7 @@ def problem(row: OutputComparison) -> str | None:
         return "all NaN or infinite" + (", in eager PyTorch as well" if both else "")
     if row.status not in ("compared", "exact", "diverged"):
         return row.status
-    if row.status == "compared" and row.gap.snr_db is None:
+    if row.status == "compared" and row.gap.snr_db is None and row.equal_elements is None:
         zeros = "all zeros in eager PyTorch" if row.gap.cosine is None else "no finite SNR"
         return zeros if row.gap.max_abs is None else f"{zeros}, up to {row.gap.max_abs:.3g} away on the device"
     return None

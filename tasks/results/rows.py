@@ -52,6 +52,7 @@ from qnnsweep.tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_colum
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, TimedOn
 from qnnsweep.tasks.results.diagnosis import diagnosis
 from qnnsweep.tasks.results.digests import input_digests
+from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.toolchain.workers.supervisor import CallCost
@@ -153,7 +154,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         timed_on=_timed_on(cell),
         observer_effect=comparison.observer_effect if comparison else None,
         observer_effect_snr_db=comparison.observer_effect_snr_db if comparison else None,
-        worst_rung=worst_rung(comparison.outputs) if comparison else None,
+        worst_rung=worst_rung(with_snr(comparison.outputs, cell.request.tolerance.headline)) if comparison else None,
         operators_introduced=len(introducing) if operators else None,
         operators_masked=len(masked) if operators else None,
         worst_operator=worst.row.operator.name if worst else None,

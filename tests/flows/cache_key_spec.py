@@ -145,6 +145,8 @@ REQUEST = (
     same("tolerance.name", "another", NONE, _LABEL),
     same("tolerance.final_snr_db", {"8a8w": 90.0, "fp16": 90.0}, NONE, "applied to the results of the comparison"),
     same("tolerance.top1_agreement", {"8a8w": 1.0, "fp16": 1.0}, NONE, "applied to the results of the comparison"),
+    same("tolerance.equal_elements", {"8a8w": 0.5, "fp16": 0.5}, NONE, "applied to the results of the comparison"),
+    same("tolerance.headline", {"output": "row_snr_db"}, NONE, "applied to the results of the comparison"),
     same("tolerance.operators.snr_db", 50.0, COMPARE, "determines the verdicts of operators"),
     *(
         same(f"tolerance.operators.{name}", 0.125, COMPARE, "determines the verdicts of operators")

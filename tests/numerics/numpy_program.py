@@ -47,6 +47,7 @@ class Program:
 
     ops: list[Op] = field(default_factory=list)
     output_ops: list[int] = field(default_factory=list)
+    results: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         self.refusals: dict[int, str] = {}

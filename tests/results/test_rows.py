@@ -360,8 +360,8 @@ def test_an_output_has_one_row(planned: Request) -> None:
         "rung": "device", "reference": "eager", "sample": 0, "sample_name": "a", "output_index": 0, "output": "logits",
         "shape": (1, 2), "status": "compared", **GAP, "why": None, "nonfinite_actual": 0, "nonfinite_reference": 0,
         "previous_rung": "designed", "previous_status": "compared", "previous_snr_db": 45.0, "label": 7,
-        "top1_reference": 7, "top1_actual": 7,
-    }  # fmt: skip
+        "top1_reference": 7, "top1_actual": 7, "centred_snr_db": None, "row_snr_db": None, "rows": None,
+        "rows_same_top1": None, "equal_elements": None}  # fmt: skip
     assert len(rows_of(passed_cell(planned), "outputs")) == 2
 
 

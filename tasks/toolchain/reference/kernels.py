@@ -76,6 +76,8 @@ class HostKernels:
         )
         self.sources = graph.sources
         self.outputs = graph.output_calls
+        self.results = tuple(output.get("operator") if isinstance(output, dict) else None for output in graph.outputs)
+        """Per final output, the call that returns it; None for an input of the model and for a constant."""
         self.constants = frozenset(graph.constant_calls)
         self.clamped = graph.clamped_calls
         self.saturated_constants = graph.saturated_calls
