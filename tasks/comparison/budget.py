@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from qnnsweep.tasks.comparison.evidence import SampleInputs
 from qnnsweep.tasks.numerics.ablation import Ablation, Arising, Effect, OutputBudget, Outputs, budget
+from qnnsweep.tasks.numerics.arithmetic import Part, SampleRuns
 from qnnsweep.tasks.numerics.captured_run import arithmetic_of, unlogged_errors
 from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.element_use import Array, NoDerivative, Sensitivity
 from qnnsweep.tasks.numerics.float_constants import FloatConstants
 from qnnsweep.tasks.numerics.grid import grid_errors, half_errors
 from qnnsweep.tasks.numerics.metrics import signed_error
-from qnnsweep.tasks.numerics.ranking import Errors, Part, errors_at, estimates, finite
+from qnnsweep.tasks.numerics.ranking import Errors, errors_at, estimates, finite
 from qnnsweep.tasks.numerics.replay import Replayed
 from qnnsweep.tasks.records import ErrorShare, LoweredMethod, Quantization
 from qnnsweep.tasks.records.vocabulary import CAUSES, Cause
@@ -88,7 +88,7 @@ def output_budgets(
     }
     errors |= unlogged_errors(run, floats) | _input_errors(inputs, grids, halves)
     arithmetic = arithmetic_of(replayed, run, floats, grids, halves)
-    ablation = Ablation(partial(arithmetic.run, run.kernels, inputs.exact), outputs)
+    ablation = Ablation(SampleRuns(arithmetic, run.kernels, inputs.exact), outputs)
     causes: set[Cause] = {cause for parts in errors.values() for cause, error in parts.items() if error.any()}
     causes |= {"device"} if arithmetic.departures or arithmetic.unrounded_departures else set()
     causes |= {"resolution"} if run.kernels.quantizing else set()

@@ -9,34 +9,23 @@ later step removes beyond that counts, for this later step.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 
-from qnnsweep.tasks.numerics.arithmetic import IsLeftOut
+from qnnsweep.tasks.numerics.arithmetic import ARISING, Part, SampleRuns
 from qnnsweep.tasks.numerics.element_use import Array
 from qnnsweep.tasks.numerics.metrics import signed_error
-from qnnsweep.tasks.numerics.ranking import Estimate, Part
+from qnnsweep.tasks.numerics.ranking import Estimate
 from qnnsweep.tasks.records.vocabulary import Cause
 
-ARISING: tuple[Cause, ...] = ("weights", "bias", "clipping", "resolution", "overflow", "device")
-"""The causes of error that arise at operators, and that a run can leave out."""
 SIGNIFICANT = 0.1
 """The share of an output's error from which the difference of two programs' outputs is no detail."""
 _LEAST = 0.01  # the share of an output's error below which no single operator is left out
 MOST = 1e6  # the largest share of an error alone, of errors that cancel each other
 _MOST_PARTS = 6  # per final output, by what their absence removes; and as many by their own energy
-
-
-class Runs(Protocol):
-    """The runs of the model of the arithmetic on one sample."""
-
-    def __call__(self, is_left_out: IsLeftOut) -> Sequence[Array] | None:
-        """Return the final outputs; None if an operator cannot be computed."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +64,7 @@ class OutputBudget:
 class Ablation:
     """The runs of one sample. Each is made once, and gives all final outputs."""
 
-    def __init__(self, runs: Runs, outputs: Outputs) -> None:
+    def __init__(self, runs: SampleRuns, outputs: Outputs) -> None:
         self.outputs = outputs
         self._runs = runs
         self._made: dict[object, Sequence[Array] | None] = {}
@@ -83,7 +72,7 @@ class Ablation:
     def without(self, causes: Iterable[Cause], part: Part | None = None) -> Sequence[Array] | None:
         """Return the final outputs of the run that leaves causes out at all operators, and one cause at one of them."""
         left_out = frozenset(causes)
-        return self._run((left_out, part), lambda cause, index: cause in left_out or (cause, index) == part)
+        return self._run((left_out, part), lambda: self._runs.without(left_out, part))
 
     def alone(self, cause: Cause) -> Sequence[Array] | None:
         """Return the final outputs of the run with one cause alone."""
@@ -91,11 +80,11 @@ class Ablation:
 
     def part_alone(self, part: Part) -> Sequence[Array] | None:
         """Return the final outputs of the run with one cause at one operator alone."""
-        return self._run(part, lambda cause, index: (cause, index) != part)
+        return self._run(part, lambda: self._runs.alone(part))
 
-    def _run(self, key: object, is_left_out: IsLeftOut) -> Sequence[Array] | None:
+    def _run(self, key: object, run: Callable[[], Sequence[Array] | None]) -> Sequence[Array] | None:
         if key not in self._made:
-            self._made[key] = self._runs(is_left_out)
+            self._made[key] = run()
         return self._made[key]
 
 

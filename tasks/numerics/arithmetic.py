@@ -20,9 +20,15 @@ from qnnsweep.tasks.records.vocabulary import Cause
 IsLeftOut = Callable[[Cause, int], bool]
 """Decides whether the errors of a cause at an operator are left out. The model's inputs have the indices -1, -2, …"""
 
+Part = tuple[Cause, int]
+"""A cause of error, and the index of the operator where it arises."""
+
+ARISING: tuple[Cause, ...] = ("weights", "bias", "clipping", "resolution", "overflow", "device")
+"""The causes of error that arise at operators, and that a run can leave out."""
 LARGEST_HALF = 65504.0
 """The largest finite float16."""
 _HALF_BITS = 2**11  # the significant bits of a float16
+_MOST_RECORDED = 2**26  # elements of the values of a run
 _LEAST_NAN = 65568.0  # halfway between an infinity, read as 65536, and the least NaN, read as 65600
 
 
@@ -65,6 +71,45 @@ class Arithmetic:
         return _Run(self, kernels, inputs, is_left_out).outputs()
 
 
+@dataclass(slots=True)
+class _Recorded:
+    """The values of a run up to some operator, before and after their rounding, from which other runs can start."""
+
+    exact: dict[int, Value] = field(default_factory=dict[int, Value])
+    values: dict[int, Value] = field(default_factory=dict[int, Value])
+    passed: set[int] = field(default_factory=set[int])
+    elements: int = 0
+    end: int = 0
+    """The index of the first operator whose value was not recorded."""
+
+
+class SampleRuns:
+    """The runs of one sample that leave causes out, and one part. Runs that differ in a part share their beginning."""
+
+    def __init__(self, arithmetic: Arithmetic, kernels: Kernels, inputs: Sequence[Array]) -> None:
+        self._arithmetic, self._kernels, self._inputs = arithmetic, kernels, inputs
+        self._recorded: dict[frozenset[Cause], _Recorded] = {}
+
+    def without(self, causes: frozenset[Cause], part: Part | None = None) -> list[Array] | None:
+        """Return the final outputs of the run that leaves causes out at all operators, and one cause at one of them.
+
+        Return None if an operator cannot be computed.
+        """
+        return self._run(lambda cause, index: cause in causes or (cause, index) == part, causes, part)
+
+    def alone(self, part: Part) -> list[Array] | None:
+        """Return the final outputs of the run with one cause at one operator alone; see `without`."""
+        return self._run(lambda cause, index: (cause, index) != part, frozenset(ARISING), part)
+
+    def _run(self, is_left_out: IsLeftOut, base: frozenset[Cause], part: Part | None) -> list[Array] | None:
+        """Run the program. `base`: the causes without which a run has the same values before the part."""
+        run = _Run(self._arithmetic, self._kernels, self._inputs, is_left_out)
+        if part is None:
+            self._recorded[base] = _Recorded()
+            return run.outputs(record=self._recorded[base])
+        return run.outputs(start=self._recorded.get(base), before=part[1])
+
+
 class _Run:
     def __init__(
         self, arithmetic: Arithmetic, kernels: Kernels, inputs: Sequence[Array], is_left_out: IsLeftOut
@@ -76,10 +121,20 @@ class _Run:
             index: self._rounded(index, value) for index, value in self._exact.items() if isinstance(value, np.ndarray)
         }
 
-    def outputs(self) -> list[Array] | None:
-        """Compute all operators in their order. A value is released after its last reader."""
+    def outputs(
+        self, record: _Recorded | None = None, start: _Recorded | None = None, before: int = 0
+    ) -> list[Array] | None:
+        """Compute all operators in their order. A value is released after its last reader.
+
+        `record`: takes the values. `start`: the values of the operators with indices less than `before`.
+        """
         kernels, last_reads = self._kernels, _last_reads(self._kernels)
-        for index in range(len(kernels.sources)):
+        first = 0 if start is None else max(0, min(before, start.end))
+        if start is not None and first:
+            self._exact |= {index: value for index, value in start.exact.items() if index < first}
+            self._values |= {index: value for index, value in start.values.items() if index < first}
+            self._passed |= start.passed
+        for index in range(first, len(kernels.sources)):
             if index in kernels.constants:
                 continue
             exact = self._computed(index)
@@ -89,10 +144,20 @@ class _Run:
                 self._exact[index], self._values[index] = exact, self._rounded(index, exact)
             else:
                 self._exact[index] = self._values[index] = exact
+            if record is not None:
+                self._record(index, record)
             for source in last_reads.get(index, ()):
                 self._exact.pop(source, None)
                 self._values.pop(source, None)
         return kernels.answer(self._values, self._inputs())
+
+    def _record(self, index: int, record: _Recorded) -> None:
+        value = self._values[index]
+        record.elements += sum(part.size for part in (value if isinstance(value, tuple) else (value,)))
+        if record.elements <= _MOST_RECORDED:
+            record.exact[index], record.values[index] = self._exact[index], value
+            record.passed |= self._passed
+            record.end = index + 1
 
     def _computed(self, index: int) -> Value | None:
         """Return an operator's value before its own rounding."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qnnsweep.tasks.numerics.arithmetic import Part
 from qnnsweep.tasks.numerics.element_use import Array, NoDerivative, Sensitivity
 from qnnsweep.tasks.records.vocabulary import Cause
 
@@ -24,8 +25,6 @@ PROJECTIONS = 8
 _LEAST = 3  # the direction of the error, and two random directions, which have a spread
 _MOST_ELEMENTS = 2**24  # of all directions of an output together
 
-Part = tuple[Cause, int]
-"""A cause of error, and the index of the operator where it arises. The model's inputs have the indices -1, -2, …"""
 Errors = Mapping[int, Mapping[Cause, Array]]
 """By operator index, the errors that arise at the operator's value, by cause, each of the operator's shape."""
 

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from qnnsweep.tasks.numerics.arithmetic import Arithmetic, Departure, as_half, departure_of, on_grid, read_half
+from qnnsweep.tasks.numerics.arithmetic import (
+    ARISING,
+    Arithmetic,
+    Departure,
+    SampleRuns,
+    as_half,
+    departure_of,
+    on_grid,
+    read_half,
+)
 from qnnsweep.tasks.numerics.dequantize import fake_quantize
 from qnnsweep.tasks.numerics.element_use import Array
 from qnnsweep.tasks.records import Quantization
@@ -118,3 +127,21 @@ def test_a_departure_leads_from_the_expected_to_the_actual_elements(expected: Ar
     odd = ~np.isfinite(expected) | ~np.isfinite(actual)
     assert np.array_equal(result[odd], actual[odd], equal_nan=True)
     assert np.allclose(result[~odd], actual[~odd], atol=1e-7 * float(np.abs(expected[~odd]).max(initial=1)) + 1e-30)
+
+
+@given(st.data())
+def test_a_run_that_starts_from_recorded_values_equals_the_whole_run(data: st.DataObject) -> None:
+    steps = np.array([[1, 0, -2], [0, 3, 0]], np.int32)
+    arithmetic = Arithmetic(
+        grids={-1: EIGHT, 1: EIGHT, 2: quantization(0.5, bits=8), 3: EIGHT},
+        departures={1: Departure(steps=steps)},
+        merged=frozenset({(3, 2)}),
+    )
+    runs, causes = SampleRuns(arithmetic, PROGRAM, [X]), frozenset(data.draw(st.sets(st.sampled_from(ARISING))))
+    part = data.draw(st.sampled_from(ARISING)), data.draw(st.sampled_from([-1, 1, 2, 3]))
+    runs.without(causes)
+    runs.without(frozenset(ARISING))
+    whole = arithmetic.run(PROGRAM, [X], lambda cause, index: cause in causes or (cause, index) == part)
+    assert np.array_equal(runs.without(causes, part)[0], whole[0])
+    alone = arithmetic.run(PROGRAM, [X], lambda cause, index: (cause, index) != part)
+    assert np.array_equal(runs.alone(part)[0], alone[0])

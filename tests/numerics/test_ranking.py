@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
+from qnnsweep.tasks.numerics.arithmetic import Part
 from qnnsweep.tasks.numerics.element_use import Array, NoDerivative
-from qnnsweep.tasks.numerics.ranking import PROJECTIONS, Errors, Estimate, Part, errors_at, estimates, finite
+from qnnsweep.tasks.numerics.ranking import PROJECTIONS, Errors, Estimate, errors_at, estimates, finite
 
 from tests.numerics.numpy_graph import Op, Program, entry, line, matmul, scaled  # isort: skip
 
