@@ -40,10 +40,10 @@ def _stored(artifacts: Path, request: Request) -> Iterator[CellEvidence]:
     for run_id in reversed(tables.runs(store)):
         with contextlib.suppress(EvidenceError):  # the record is of an earlier version
             evidence = read_evidence(run_id, request, store)
-            if evidence is not None and evidence.lowered.methods[0].operator_samples == _samples(request, evidence):
+            if evidence is not None and len(evidence.lowered.methods[0].chosen) == _samples(request, evidence):
                 yield evidence
 
 
 def _samples(request: Request, evidence: CellEvidence) -> int:
-    """Return the number of samples that a run of the request captures."""
+    """Return the number of samples that a run of the request chooses to capture."""
     return min(request.measure.operator_samples, len(evidence.lowered.methods[0].exported.sample_names))

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ import psutil
 
 if TYPE_CHECKING:
     from qnnsweep.conf.schema import Request
-    from qnnsweep.tasks.records import CapturedMethod, LoweredMethod
+    from qnnsweep.tasks.records import Capture, LoweredMethod, LoweredProgram
     from qnnsweep.tasks.storage.store import Store
 
 MIB = 2**20
@@ -47,7 +47,8 @@ class Inputs:
         request = load(described["overrides"]).cells[0].request
         return cls(folder=folder, store=Store(Path(described["store"])), request=request)
 
-    def records(self) -> tuple[LoweredMethod, CapturedMethod]:
+    def records(self) -> tuple[LoweredProgram, Capture]:
+        """Return the records of the cell, with the first launch of the debug program alone: it has one sample."""
         from qnnsweep.tasks.records import Capture, LoweredProgram
         from qnnsweep.tasks.storage.codec import decode
 
@@ -55,7 +56,8 @@ class Inputs:
         capture = decode((self.folder / "capture.parquet").read_bytes())
         assert isinstance(lowered, LoweredProgram)
         assert isinstance(capture, Capture)
-        return lowered.methods[0], capture.methods[0]
+        (captured,) = capture.methods
+        return lowered, replace(capture, methods=(replace(captured, debug=captured.debug[:1]),))
 
 
 def main() -> None:
@@ -168,11 +170,10 @@ def inspector(folder: Path) -> Prepared:
 
     inputs = Inputs.at(folder)
     _imports.done()
-    lowered, capture = inputs.records()
+    lowered, capture = (record.methods[0] for record in inputs.records())
     assert lowered.etrecord is not None
-    assert capture.etdump_debug is not None
-    assert capture.debug_buffer is not None
-    paths = [str(inputs.store.path(blob)) for blob in (lowered.etrecord, capture.etdump_debug, capture.debug_buffer)]
+    (debug,) = capture.debug
+    paths = [str(inputs.store.path(blob)) for blob in (lowered.etrecord, debug.etdump, debug.buffer)]
     etrecord, etdump, debug_buffer = paths
     debugger = QNNIntermediateDebugger(sample_input=None)
     debugger.set_edge_ep(_annotated(parse_etrecord(etrecord).graph_map[debugger.reference_graph_name], lowered))

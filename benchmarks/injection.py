@@ -122,8 +122,9 @@ class Diagnosis:
         options = ComparisonOptions(classifier=False, tolerances=tolerances)
         eager, device = (load(store.read(blob)) for blob in (lowered.quantized.exported.outputs_eager, capture.outputs))
         evidence = Evidence(lowered, capture, store)
-        comparer = OperatorComparer(lowered, evidence, options, eager, device, {}, store, explained=0)
-        (sample,) = comparer.samples([0])  # only the first sample is damaged
+        first = evidence.samples[0]  # only the first captured sample is damaged
+        comparer = OperatorComparer(lowered, evidence, options, eager, device, {}, store, worst=(first, 0))
+        (sample,) = comparer.samples([first])
         return cls(rows={row.operator.index: row for row in sample.operators}, energies=_energies(sample.budget))
 
     def with_verdict(self, *verdicts: Verdict) -> set[int]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from qnnsweep.tasks.comparison.methods import compare_methods
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import Blob, Capture, LoweredProgram
+from qnnsweep.tasks.records import Blob, Capture, CapturedMethod, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.codec import decode, encode
@@ -99,14 +99,14 @@ def etdumps(material: Material) -> dict[str, Reader]:
             return "refused"
         return "read"
 
-    blobs = {"etdump": material.capture.methods[0].etdump, "etdump_debug": material.capture.methods[0].etdump_debug}
-    return {name: Reader(material.store.read(blob), read) for name, blob in blobs.items() if blob is not None}
+    captured = material.capture.methods[0]
+    blobs = {"etdump": captured.etdump, "etdump_debug": captured.debug[0].etdump}
+    return {name: Reader(material.store.read(blob), read) for name, blob in blobs.items()}
 
 
 def debug_buffers(material: Material) -> dict[str, Reader]:
     """Read the tensors of the undamaged etdump from debug buffers, as if a device had sent them."""
-    assert material.capture.methods[0].etdump_debug is not None, "a debug capture"
-    logged = read_etdump(material.store.read(material.capture.methods[0].etdump_debug)).tensors
+    logged = read_etdump(material.store.read(material.capture.methods[0].debug[0].etdump)).tensors
 
     def read(data: bytes) -> Outcome:
         try:
@@ -188,13 +188,13 @@ def compared_captures(material: Material) -> dict[str, Reader]:
     store, lowered, capture = material.store, material.lowered, material.capture
     options = replace(material.options, replay=False, budget=False)
     (method,), (captured,) = lowered.methods, capture.methods
-    expected = [(sample, operator) for sample in range(method.operator_samples) for operator in method.operators]
+    expected = [(sample, operator) for sample in captured.captured for operator in method.operators]
 
-    def reader(field: str, blob: Blob) -> Reader:
+    def reader(blob: Blob, changed_by: Callable[[Blob], CapturedMethod]) -> Reader:
         def read(data: bytes) -> Outcome:
             mutated = store.put_bytes(data)
             try:
-                changed = replace(capture, methods=(replace(captured, **{field: mutated}),))
+                changed = replace(capture, methods=(changed_by(mutated),))
                 comparison = compare_methods(lowered, changed, options, store)
             except EvidenceError:
                 return "refused"
@@ -206,8 +206,16 @@ def compared_captures(material: Material) -> dict[str, Reader]:
 
         return Reader(store.read(blob), read)
 
-    fields = {name: getattr(captured, name) for name in ("etdump", "etdump_debug", "debug_buffer")}
-    return {field: reader(field, blob) for field, blob in fields.items() if blob is not None}
+    first, *others = captured.debug
+    return {
+        "etdump": reader(captured.etdump, lambda blob: replace(captured, etdump=blob)),
+        "etdump_debug": reader(
+            first.etdump, lambda blob: replace(captured, debug=(replace(first, etdump=blob), *others))
+        ),
+        "debug_buffer": reader(
+            first.buffer, lambda blob: replace(captured, debug=(replace(first, buffer=blob), *others))
+        ),
+    }
 
 
 READERS: Mapping[str, Callable[[Material], dict[str, Reader]]] = {
@@ -257,5 +265,4 @@ def _in_file(store: Store, name: str, read: Callable[[], object]) -> Reader:
 
 
 def _debug_buffer(material: Material) -> bytes:
-    assert material.capture.methods[0].debug_buffer is not None, "a debug capture"
-    return material.store.read(material.capture.methods[0].debug_buffer)
+    return material.store.read(material.capture.methods[0].debug[0].buffer)

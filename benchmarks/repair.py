@@ -134,15 +134,15 @@ def measured(plan: Plan, resources: Resources, scheme: SchemeConfig, *, dump: bo
 
 def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
     """Return the layers whose weights can have 16 bits, by the names of their nodes."""
-    from qnnsweep.tasks.repair.facts import operator_facts, worst_output
+    from qnnsweep.tasks.numerics.reported import reported_budget
+    from qnnsweep.tasks.repair.facts import operator_facts
     from qnnsweep.tasks.repair.families import FAMILIES, merged_settings
     from qnnsweep.tasks.repair.prediction import energies
 
     comparison, lowered = cell.comparison, cell.lowered
     assert comparison is not None
     assert lowered is not None
-    output = worst_output(comparison)
-    parts = {} if output is None else energies(comparison.budget, output)
+    parts = energies(reported_budget(comparison))
     (family,) = (family for family in FAMILIES if family.change == "16-bit weights")
     by_index = {
         operator.operator.index: operator for operator in operator_facts(comparison, lowered.methods[0]).values()

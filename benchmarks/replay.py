@@ -46,7 +46,8 @@ def replay(lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> lis
     names = [spec.name for spec in exported.inputs]
     host = _Values(module)
     with torch.no_grad():
-        host.run(*read_samples(store, exported.evaluation, names, 1)[0])
+        sample = capture.debug[0].samples[0]
+        host.run(*read_samples(store, exported.evaluation, names, sample + 1)[sample])
         device = _captured(lowered, capture, store)
         fused = fused_names(module)
         return [_replayed(node, host.values, device) for node in module.graph.nodes if node.name in fused]
@@ -100,11 +101,10 @@ def _captured(
     lowered: LoweredMethod, capture: CapturedMethod, store: Store
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return the quantized and the dequantized values of the first sample on the device, per exported node."""
-    assert capture.etdump_debug is not None, "the debug program ran"
-    assert capture.debug_buffer is not None, "the debug program ran"
-    buffer = np.frombuffer(store.read(capture.debug_buffer), np.uint8)
+    (debug,) = capture.debug[:1]
+    buffer = np.frombuffer(store.read(debug.buffer), np.uint8)
     events = {}
-    for event in read_etdump(store.read(capture.etdump_debug)).tensors:
+    for event in read_etdump(store.read(debug.etdump)).tensors:
         if event.delegate_identifier is not None:
             events.setdefault(event.delegate_identifier, event)
     operators = {row.debug_handle: row for row in lowered.operators if row.source_nodes}

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph
 
 Array = NDArray[Any]
-SAMPLE = 0
 
 
 class ScratchStore(Store):
@@ -66,10 +65,11 @@ class Scene:
 
         self.lowered, self.capture, self.store = lowered, capture, store
         self.evidence = Evidence(lowered, capture, store)
-        kernels, _ = next(self.evidence.kernels([SAMPLE]))
+        self.sample = self.evidence.samples[0]
+        kernels, _ = next(self.evidence.kernels([self.sample]))
         self.kernels: Kernels = kernels
-        self.captured = self.evidence.captured_values(SAMPLE)
-        self._conversions = self.evidence.requantized_values(SAMPLE, kernels.sources, self.captured)
+        self.captured = self.evidence.captured_values(self.sample)
+        self._conversions = self.evidence.requantized_values(self.sample, kernels.sources, self.captured)
         """The values that readers received on another grid, by the indices of reader and source."""
         self.graph: ReferenceGraph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
         self.outputs: dict[int, int] = {
@@ -86,7 +86,7 @@ class Scene:
         self._fused: set[int] = set()
         for index, sources in enumerate(kernels.sources):
             self._add(index, sources)
-        reference = partial(self.evidence.reference, SAMPLE)
+        reference = partial(self.evidence.reference, self.sample)
         self._replayed: dict[int, Replayed] = replay(
             kernels, self.captured, lambda *_: False, reference, self._conversions
         )
@@ -226,7 +226,10 @@ class Scene:
             lowered = self._with_weights(lowered, change.weights, store)
         capture = replace(
             self.capture,
-            debug_buffer=store.put_bytes(self._debug_buffer(changed)),
+            debug=(
+                replace(self.capture.debug[0], buffer=store.put_bytes(self._debug_buffer(changed))),
+                *self.capture.debug[1:],
+            ),
             outputs=store.put_bytes(save(self._final_outputs(changed))),
         )
         return lowered, capture
@@ -281,7 +284,7 @@ class Scene:
         return elements
 
     def _with_grids(self, grids: Mapping[int, Quantization]) -> LoweredMethod:
-        logged = self.evidence.logged_operators(SAMPLE)
+        logged = self.evidence.logged_operators(self.sample)
         expected = {logged[index].match.expected.identifier: qparams for index, qparams in grids.items()}
         return replace(
             self.lowered,
@@ -310,10 +313,10 @@ class Scene:
         reference |= {
             key: values[index].numpy()
             for index in range(len(graph.calls))
-            if (key := tensor_key(SAMPLE, index)) in reference
+            if (key := tensor_key(self.sample, index)) in reference
         }
         outputs = load(self.store.read(lowered.outputs_edge))
-        outputs |= {tensor_key(SAMPLE, position): output.numpy() for position, output in enumerate(answer)}
+        outputs |= {tensor_key(self.sample, position): output.numpy() for position, output in enumerate(answer)}
         return replace(
             lowered,
             reference_constants=put_tensors(store, graph.constants),
@@ -330,15 +333,14 @@ class Scene:
         return ReferenceGraph(self.graph.calls, self.graph.outputs, {**self.graph.constants, **changed})
 
     def _debug_buffer(self, changed: Mapping[int, CapturedValue]) -> bytes:
-        assert self.capture.debug_buffer is not None, "a debug capture"
-        buffer = np.frombuffer(self.store.read(self.capture.debug_buffer), np.uint8).copy()
-        logged = self.evidence.logged_operators(SAMPLE)
+        buffer = np.frombuffer(self.store.read(self.capture.debug[0].buffer), np.uint8).copy()
+        logged = self.evidence.logged_operators(self.sample)
         for index, captured in changed.items():
             match = logged[index].match
             elements = tensor(match.event, buffer)
             elements.flags.writeable = True
             undo_layout(elements, match.expected.axis_order)[...] = captured.elements
-        for record, _, conversion in self.evidence.requantized(SAMPLE):
+        for record, _, conversion in self.evidence.requantized(self.sample):
             value = None if conversion is None else captured_value(record.operator, conversion)
             if conversion is None or value is None or record.source not in changed:
                 continue
@@ -354,7 +356,7 @@ class Scene:
         for index, position in self.outputs.items():
             if index not in changed:
                 continue
-            key = tensor_key(SAMPLE, position)
+            key = tensor_key(self.sample, position)
             before, after = (value.dequantized() for value in (self.captured[index], changed[index]))
             output = outputs[key]
             moved = output + (after - before) if output.dtype.kind == "f" else np.where(after == before, output, after)

@@ -130,22 +130,24 @@ def _samples(
     lowered: LoweredMethod, capture: CapturedMethod, store: Store
 ) -> Iterator[tuple[Host, dict[int, Array], dict[int, Array], Array]]:
     """Yield, per sample: the host, the device's values, its converted operands, and which scores count."""
-    assert capture.etdump_debug is not None, "the debug program ran"
-    assert capture.debug_buffer is not None, "the debug program ran"
+    (debug,) = capture.debug[:1]
     evidence = Evidence(lowered, capture, store)
     graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
     tokens = load_tensors(store.read(lowered.quantized.exported.evaluation))
-    buffer = np.frombuffer(store.read(capture.debug_buffer), np.uint8)
+    buffer = np.frombuffer(store.read(debug.buffer), np.uint8)
     grids = {
         row.identifier: row.quantization
         for row in lowered.expected_tensors
         if not row.debug_handles and row.quantization is not None and row.quantization.quant_min < 0
     }
     logged = defaultdict[int, dict[str, Array]](dict)
-    for event in read_etdump(store.read(capture.etdump_debug)).tensors:
+    for event in read_etdump(store.read(debug.etdump)).tensors:
         if event.delegate_identifier in grids:
             logged[event.run][event.delegate_identifier] = tensor(event, buffer).astype(np.float64)
-    for sample, (kernels, run) in enumerate(zip(evidence.kernels(evidence.samples), sorted(logged), strict=True)):
+    samples = debug.samples
+    for sample, (kernels, run) in zip(
+        samples, zip(evidence.kernels(samples), sorted(logged), strict=True), strict=True
+    ):
         host = Host(lowered.operators, graph, kernels, list(grids.values()))
         captured = {index: value.dequantized() for index, value in evidence.captured_values(sample).items()}
         operands = {}

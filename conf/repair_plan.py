@@ -8,7 +8,7 @@ from qnnsweep.conf.errors import RequestError
 from qnnsweep.conf.load import load
 from qnnsweep.conf.plan import Plan, PlannedCell, refuse_trend
 from qnnsweep.conf.repair import TargetConfig
-from qnnsweep.conf.schema import Request, Reuse
+from qnnsweep.conf.schema import Reuse
 from qnnsweep.conf.schemes import Precision
 
 
@@ -49,12 +49,5 @@ def _with_certificate(cell: PlannedCell) -> PlannedCell:
     assert evaluation is not None, "checked by qnnsweep.conf.check"
     count = evaluation.count + request.certificate.samples
     model = replace(request.model, evaluation=replace(evaluation, count=count))
-    captured = min(request.measure.operator_samples, evaluation.count)
-    measure = replace(request.measure, operator_samples=captured)
-    return replace(cell, request=replace(request, model=model, measure=measure, reuse=Reuse.capture))
-
-
-def searched_samples(request: Request) -> int:
-    """Return the number of samples that the search uses. `request`: that of a planned repair."""
-    assert request.model.evaluation is not None, "checked by qnnsweep.conf.check"
-    return request.model.evaluation.count - request.certificate.samples
+    changed = replace(request, model=model, searched_samples=evaluation.count, reuse=Reuse.capture)
+    return replace(cell, request=changed)

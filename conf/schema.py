@@ -171,8 +171,9 @@ class MeasureConfig:
     iterations: Count = 1
     """The number of timed inferences per sample."""
     operator_samples: Count = 4
-    """The number of evaluation samples for which every operator's tensor is captured and compared. If there are fewer
-    evaluation samples, all of them are used. ExecuTorch's Inspector can read the debug program's log only with 1."""
+    """The number of evaluation samples for which every operator's tensor is captured and compared: the worst one and
+    the median by the host's prediction, and others between the two. If the device's worst sample is another one, it is
+    captured too. ExecuTorch's Inspector can read the debug program's log only with 1."""
     dump_operators: bool = True
     """Whether to build and run the debug program. Without this program only final outputs are compared."""
     replay: bool = True
@@ -328,6 +329,9 @@ class Request:
     pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"is_key": False})
     """The farm's devices, composed from the names in `farm.devices`. This field is not a configuration key."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
+    searched_samples: Count | None = field(default=None, metadata={"is_key": False})
+    """Of a repair: the number of evaluation samples, the first ones, that the search uses. This field is not a
+    configuration key."""
     reuse: Reuse = Reuse.programs
     """With `capture`, measurements of earlier runs on the same device are reused. The tables name these runs."""
     try_impossible: bool = False

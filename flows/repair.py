@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qnnsweep.conf.impossible import impossible_reason
 from qnnsweep.conf.plan import Plan, PlannedCell
-from qnnsweep.conf.repair_plan import planned, searched_samples
+from qnnsweep.conf.repair_plan import planned
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.flows.cells.graph import ProgressCallback
 from qnnsweep.flows.runs.flow_state import run_flow
@@ -47,7 +47,8 @@ def run_repair(
     """
     with begin(plan, line, on_progress) as session:
         first = plan.cells[0].request
-        search = Search(target=first.target, budget=first.budget, samples=range(searched_samples(first)))
+        assert first.searched_samples is not None, "the plan of a repair has it"
+        search = Search(target=first.target, budget=first.budget, samples=range(first.searched_samples))
         search.run(first.scheme, partial(measured, session), on_step)
         certificate = list(_certificate(session.run_id, search, session.store))
         rows = {

@@ -124,7 +124,7 @@ def _evidence(store: Store, run_id: str, cell: str, row: Row) -> CellEvidence:
     evidence = read_cell_evidence(run_id, folder_of(row), store)
     if evidence is None:
         raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
-    if all(method.etdump_debug is None for method in evidence.capture.methods):
+    if all(not method.debug for method in evidence.capture.methods):
         raise RequestError(
             f"CELL={cell}: its operators were not captured; run it again with measure.operator_samples=1"
         )

@@ -22,6 +22,7 @@ from qnnsweep.tasks.records import (
     LoweredProgram,
     Place,
     PlannedStep,
+    WorstCheck,
 )
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.stage import stage
@@ -34,7 +35,7 @@ _PER_FILE_BYTES = 4096
 def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> Bundle:
     """Store all files that a device needs: the runner, the programs, one raw file per input, and the input lists."""
     program, driven = store.put_file(Path(runner.__file__)), lowered.model.driven
-    blobs, launches = [program], list[Launch]()
+    blobs, launches, checks = [program], list[Launch](), list[WorstCheck]()
     if driven is not None:
         plan, files = _plan(lowered, driven, store)
         blobs += files
@@ -45,14 +46,19 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
             stored = _rows(exported, store)
             blobs += [blob for row in stored for blob in row]
             rows = [[blob_path(blob) for blob in row] for row in stored]
-            launches += _launches(lowered.program, method, measure, rows, store)
         else:  # the other programs run on the inputs that the shipping program had
             rows = [
                 [dumped_input(place, index) for index in range(len(exported.inputs))] for place in exported.positions
             ]
-            launches += list(_launches(lowered.program, method, measure, rows, store))[1:]
+        shipping, *others = _launches(lowered.program, method, measure, rows, store)
+        launches += [shipping, *others] if exported.positions is None else others
+        debug = (launch for launch in others if launch.debug)
+        again = (_on_one_sample(launch, method, measure, shipping.input_list) for launch in debug)
+        checks.append(
+            WorstCheck(outputs_eager=exported.outputs_eager, choosable=method.choosable, debug=next(again, None))
+        )
     blobs += [blob for launch in launches for blob in (launch.program, launch.input_list)]
-    return Bundle(runner=program, blobs=tuple(dict.fromkeys(blobs)), launches=tuple(launches))
+    return Bundle(runner=program, blobs=tuple(dict.fromkeys(blobs)), launches=tuple(launches), checks=tuple(checks))
 
 
 def _plan(lowered: LoweredProgram, driven: Driven, store: Store) -> tuple[Blob, list[Blob]]:
@@ -61,7 +67,8 @@ def _plan(lowered: LoweredProgram, driven: Driven, store: Store) -> tuple[Blob, 
     dumped = {
         place
         for method in lowered.methods
-        for place in (method.exported.positions or ())[: None if _has_profile(method) else method.operator_samples]
+        for place in (method.exported.positions or ())
+        if _has_profile(method) or _is_dumped(method)  # any sample may be captured
     }
 
     def sent(step: PlannedStep, place: Place) -> PlannedStep:
@@ -108,6 +115,10 @@ def _shipping(
     )
 
 
+def _is_dumped(lowered: LoweredMethod) -> bool:
+    return lowered.debug_program is not None and bool(lowered.chosen)
+
+
 def _has_profile(lowered: LoweredMethod) -> bool:
     return lowered.profile is not None and lowered.profile.program is not None
 
@@ -129,17 +140,17 @@ def _launches(
     shipping = _shipping(program, _input_list(store, rows), len(rows), measure, (method,))
     yield shipping
     only = (replace(method, index=0),)  # the other programs have one method
-    if lowered.debug_program is not None:
-        debug_rows = rows[: lowered.operator_samples]
-        needed_bytes = lowered.debug_buffer_bytes * len(debug_rows) + _PER_FILE_BYTES
+    if lowered.debug_program is not None and lowered.chosen:
+        captured = tuple(choice.sample for choice in lowered.chosen)
         yield replace(
             shipping,
             name="debug",
             program=lowered.debug_program,
-            input_list=_input_list(store, debug_rows),
-            samples=len(debug_rows),
+            input_list=_input_list(store, [rows[sample] for sample in captured]),
+            samples=len(captured),
+            captured=captured,
             debug=True,
-            debug_buffer_bytes=needed_bytes if measure.debug_buffer_bytes is None else measure.debug_buffer_bytes,
+            debug_buffer_bytes=_debug_buffer_bytes(lowered, measure, len(captured)),
             iterations=1,
             warm_up=0,
             methods=only,
@@ -147,6 +158,18 @@ def _launches(
     if lowered.profile is not None and lowered.profile.program is not None:
         # Samples and iterations are those of `shipping`, so that outputs and times of both programs can be compared.
         yield replace(shipping, name="profile", program=lowered.profile.program, methods=only)
+
+
+def _on_one_sample(launch: Launch, lowered: LoweredMethod, measure: MeasureConfig, input_list: Blob) -> Launch:
+    """Return a launch of the debug program on a sample that is not known yet. `input_list`: that of all samples."""
+    size = _debug_buffer_bytes(lowered, measure, 1)
+    return replace(launch, input_list=input_list, samples=1, captured=(), debug_buffer_bytes=size, again=True)
+
+
+def _debug_buffer_bytes(lowered: LoweredMethod, measure: MeasureConfig, samples: int) -> int:
+    if measure.debug_buffer_bytes is not None:
+        return measure.debug_buffer_bytes
+    return lowered.debug_buffer_bytes * samples + _PER_FILE_BYTES
 
 
 def _input_list(store: Store, rows: list[list[str]]) -> Blob:
@@ -167,7 +190,8 @@ def _read_of(lowered: LoweredMethod) -> object:
     """Return the parts of a method's record that the stage reads."""
     exported, profile = lowered.exported, lowered.profile
     return (
-        (lowered.debug_program, profile and profile.program, lowered.operator_samples, lowered.debug_buffer_bytes),
+        (lowered.debug_program, profile and profile.program, lowered.debug_buffer_bytes),
+        (lowered.chosen, lowered.choosable, exported.outputs_eager),
         (exported.inputs, exported.outputs, exported.evaluation, len(exported.sample_names), exported.positions),
         (exported.method, lowered.facts.method_index),
     )
@@ -183,4 +207,4 @@ def _runner_sha256() -> str:
     return hashlib.sha256(Path(runner.__file__).read_bytes()).hexdigest()
 
 
-bundle_task = stage(bundle, version=2, key_inputs=_key_inputs, accepts=_has_this_runner)
+bundle_task = stage(bundle, version=3, key_inputs=_key_inputs, accepts=_has_this_runner)

@@ -25,7 +25,7 @@ def compare(
     """
     subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
     given = lowered, capture, options, store
-    parts = divided(lowered, capture, workers.parallel)
+    parts = divided(capture, workers.parallel)
     silent = workers.reporting(lambda: None)  # the first call reports the start of the comparison
     calls = chain([workers.call], repeat(silent.call))
 
@@ -41,4 +41,4 @@ def compare(
         return joined_methods(lowered, outputs.result().value, compared)
 
 
-compare_task = stage(compare, version=20)
+compare_task = stage(compare, version=21)

@@ -29,9 +29,9 @@ from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.results.outcome import CellResult
 
 from qnnsweep.tasks.records import (  # isort: skip
-    Blob, Bundle, Capture, CapturedMethod, CaseOutcome, Command, CompileFacts, DelegationCount, ExportedMethod,
-    ExportedModel, Launch, LaunchedMethod, LaunchResult, LoweredMethod, LoweredProgram, ModelFacts, Operator,
-    Quantization, QuantizedMethod, QuantizedModel, StageCall, TensorSpec, Toolchain,
+    Blob, Bundle, Capture, CapturedMethod, CaseOutcome, ChosenSample, Command, CompileFacts, DebugFiles,
+    DelegationCount, ExportedMethod, ExportedModel, Launch, LaunchedMethod, LaunchResult, LoweredMethod, LoweredProgram,
+    ModelFacts, Operator, Quantization, QuantizedMethod, QuantizedModel, StageCall, TensorSpec, Toolchain,
 )  # fmt: skip
 
 GRID = Quantization(scale=(0.5,), zero_point=(3,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
@@ -96,8 +96,8 @@ TOOLCHAIN = Toolchain(
 LOWERED_METHOD = LoweredMethod(
     quantized=QUANTIZED_METHOD, debug_program=blob("7", 2000), debug_unavailable=None, etrecord=None,
     input_qparams=(GRID,), output_operators=(1,), operators=(CONV, VIEW),
-    expected_tensors=(), operator_samples=2, reference_calls=blob("e"), reference_constants=blob("f"),
-    outputs_lowered=blob("9", 3),
+    expected_tensors=(), chosen=(ChosenSample(sample=0, role="typical"), ChosenSample(sample=1, role="worst")),
+    choosable=2, reference_calls=blob("e"), reference_constants=blob("f"), outputs_lowered=blob("9", 3),
     reference=blob("8"), outputs_edge=blob("9"), outputs_designed=blob("9", 2), designed_unavailable=None,
     delegation=(
         DelegationCount(operator="conv", delegated=5, not_delegated=0, refusals=()),
@@ -124,12 +124,12 @@ SHIPPING = LaunchResult(
     latencies_ms=(2.0, 6.0), log=blob("e"),
 )  # fmt: skip
 DEBUG = replace(
-    SHIPPING, launch=replace(LAUNCH, name="debug", debug=True), latencies_ms=(500.0,), log=blob("f"),
+    SHIPPING, launch=replace(LAUNCH, name="debug", debug=True, captured=(0, 1)), latencies_ms=(500.0,), log=blob("f"),
     command=Command(argv=("python", "runner", "--dump"), exit_code=0, seconds=8.0),
 )  # fmt: skip
 CAPTURED_METHOD = CapturedMethod(
-    results=(SHIPPING, DEBUG), outputs=blob("1"), outputs_debug=blob("2"), etdump=blob("3"), etdump_debug=blob("4"),
-    debug_buffer=blob("5"),
+    results=(SHIPPING, DEBUG), outputs=blob("1"), etdump=blob("3"),
+    debug=(DebugFiles(samples=(0, 1), outputs=blob("2"), etdump=blob("4"), buffer=blob("5")),),
 )  # fmt: skip
 CAPTURE = Capture(device="local", methods=(CAPTURED_METHOD,), measured_run="20261120T220000Z-0000")
 GAP = Gap(mse=0.25, mean_abs=0.5, max_abs=0.75, snr_db=40.0, cosine=0.875)
@@ -234,7 +234,7 @@ def up_to_lower(request: Request, stage: str, error: BaseException | None) -> Ce
 
 def without_debug_program(request: Request) -> CellResult:
     lowered = with_method(LOWERED, debug_program=None, debug_unavailable="already inserted", compile_facts=())
-    capture = with_method(CAPTURE, results=(SHIPPING,), outputs_debug=None, etdump_debug=None, debug_buffer=None)
+    capture = with_method(CAPTURE, results=(SHIPPING,), debug=())
     comparison = replace(COMPARISON, operators=(), budget=(), observer_effect=None, observer_effect_snr_db=None)
     return passed_cell(request, lowered=lowered, capture=capture, comparison=comparison)
 
@@ -281,7 +281,8 @@ def two_methods_cell(request: Request, *, decode: str = "6", **changes: Any) -> 
 
     program = replace(LOWERED, methods=(lowered("encode"), lowered("decode", **changes)))
     captured = (CAPTURED_METHOD, replace(CAPTURED_METHOD, outputs=blob(decode)))
+    operators = tuple(replace(row, operator=replace(row.operator, method="encode")) for row in COMPARISON.operators)
     return passed_cell(
         request, exported=program.quantized.exported, quantized=program.quantized, lowered=program,
-        capture=replace(CAPTURE, methods=captured),
+        capture=replace(CAPTURE, methods=captured), comparison=replace(COMPARISON, operators=operators),
     )  # fmt: skip

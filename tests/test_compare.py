@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,11 @@ def test_every_operator_and_every_output_has_one_row(
 ) -> None:
     comparison = compared(resources, lowered, capture)
     assert [(row.sample, row.operator) for row in comparison.operators] == [
-        (sample, operator) for sample in range(2) for operator in lowered.methods[0].operators
+        (sample, operator) for sample in capture.methods[0].captured for operator in lowered.methods[0].operators
     ]
     statuses = [row.status for row in comparison.operators]
     assert set(statuses) <= set(OPERATOR_STATUSES)
-    for sample in range(2):
+    for sample in capture.methods[0].captured:
         rows = [row for row in comparison.operators if row.sample == sample]
         assert sum(row.status in COMPARED for row in rows) >= 7
         assert all((row.gap.mse is not None) == (row.status in COMPARED) for row in rows)
@@ -103,22 +104,24 @@ def test_all_elements_of_an_operator_can_be_read(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
     comparison = compared(resources, lowered, capture)
+    *_, last = captured = capture.methods[0].captured
     row = next(
-        row for row in comparison.operators if row.sample == 1 and row.parts.range_used and row.status == "compared"
+        row for row in comparison.operators if row.sample == last and row.parts.range_used and row.status == "compared"
     )
 
     def tensors_of(operator: str, sample: int) -> dict[str, NDArray[Any]]:
         arguments = (lowered.methods[0], capture.methods[0], operator, sample, resources.store)
         return resources.workers.call("compare", operator_tensors, *arguments).value
 
-    tensors = tensors_of(row.operator.name, 1)
+    tensors = tensors_of(row.operator.name, last)
     assert list(tensors) == ["device", "reference", "quantized", "on_host"]
     assert {tensor.shape for tensor in tensors.values()} == {row.operator.shape}
     assert np.square(tensors["device"] - tensors["reference"]).mean() == pytest.approx(row.gap.mse)
     with pytest.raises(RequestError, match="OPERATOR=nothing: no such operator; `qnnsweep list operators` lists them"):
-        tensors_of("nothing", 0)
-    with pytest.raises(RequestError, match="--sample=7: choose one of 0 to 1"):
-        tensors_of(row.operator.name, 7)
+        tensors_of("nothing", last)
+    choices = ", ".join(map(str, captured))
+    with pytest.raises(RequestError, match=f"--sample=8: its operators were not captured; choose one of {choices}"):
+        tensors_of(row.operator.name, 8)
 
 
 def test_the_rung_designed_has_the_noise_of_the_device(
@@ -172,7 +175,8 @@ def test_an_etdump_with_another_number_of_inferences_is_refused(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
     # The shipping program's log: eight inferences, where the debug program had two.
-    wrong = with_method(capture, etdump_debug=capture.methods[0].etdump)
+    (captured,) = capture.methods
+    wrong = with_method(capture, debug=(replace(captured.debug[0], etdump=captured.etdump),))
     with pytest.raises(EvidenceError) as refused:
         compared(resources, lowered, wrong)
     assert str(refused.value) == (
@@ -189,7 +193,7 @@ def test_final_outputs_are_compared_without_a_debug_program(
     device = DeviceConfig(name="fresh", work_folder=str(tmp_path / "device"))
     back = measure(packed, (device,), None, store=resources.store, farm=resources.farm)
     (files,) = back.methods
-    assert (files.outputs_debug, files.etdump_debug, files.debug_buffer) == (None, None, None)
+    assert files.debug == ()
     assert files.outputs == capture.methods[0].outputs  # bit-equal in the simulator, however often it ran before
     comparison = compared(resources, plain, back)
     assert (comparison.operators, comparison.observer_effect, comparison.observer_effect_snr_db) == ((), None, None)

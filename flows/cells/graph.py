@@ -243,6 +243,7 @@ def lowering_options(request: Request, backend_code: str = "") -> LoweringOption
         scheme=request.scheme,
         kind=request.backend.kind,
         operator_samples=request.measure.operator_samples,
+        choosable=request.searched_samples,
         dump_operators=request.measure.dump_operators,
         profile_level=request.measure.profile_level,
         references=other_references(request.measure),

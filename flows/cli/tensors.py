@@ -21,7 +21,9 @@ def tensors(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}.", autocompletion=complete_run)],
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell, such as MODEL/SCHEME/SOC.")],
     operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="The name of an operator.")],
-    sample: Annotated[int, typer.Option("--sample", help="The captured sample.")] = 0,
+    sample: Annotated[
+        int | None, typer.Option("--sample", help="A captured sample. By default the device's worst one.")
+    ] = None,
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="Where to write. By default OPERATOR.npz.")
     ] = None,
@@ -36,7 +38,8 @@ def tensors(
 
     store = words.store
     run_id = resolve(store, run_id)
-    folder = folder_of(find_cell(store, run_id, cell))
+    row = find_cell(store, run_id, cell)
+    folder = folder_of(row)
     for library in ("torch", "torchao"):
         logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
     import numpy as np
@@ -47,6 +50,8 @@ def tensors(
     if (evidence := read_cell_evidence(run_id, folder, store)) is None:
         raise RequestError(f"CELL={cell}: nothing was captured of this cell; see its row in the report")
     lowered, capture, name = evidence.of_operator(operator)
+    if sample is None:
+        sample = next(iter(sorted(capture.captured, key=lambda number: number != row["worst_sample"])), None)
     by_name = operator_tensors(lowered, capture, name, sample, store)
     path = to or Path(f"{operator.replace('/', '-')}.npz")
     try:
@@ -54,7 +59,7 @@ def tensors(
             np.savez(file, **by_name)  # pyright: ignore[reportArgumentType] - every name is a tensor's
     except OSError as error:
         raise RequestError(f"--to={path}: cannot be written: {error.strerror}; name another file") from error
-    table = plain_table("tensor", "type", "shape", caption=f"numpy.load reads {path}")
+    table = plain_table("tensor", "type", "shape", caption=f"sample {sample}; numpy.load reads {path}")
     for name, tensor in by_name.items():
         table.add_row(Text(name), Text(str(tensor.dtype)), Text("×".join(map(str, tensor.shape)) or "scalar"))
-    return Output(contents={"file": str(path), "tensors": list(by_name)}, parts=[table])
+    return Output(contents={"file": str(path), "sample": sample, "tensors": list(by_name)}, parts=[table])

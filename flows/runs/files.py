@@ -106,10 +106,14 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
         blobs |= {
             f"{method}outputs.safetensors": capture.outputs,
             f"{method}etdump.etdp": capture.etdump,
-            f"{method}etdump_debug.etdp": capture.etdump_debug,
-            f"{method}debug_output.bin": capture.debug_buffer,
             f"{method}etdump_profile.etdp": capture.etdump_profile,
         }
+        for number, debug in enumerate(capture.debug):
+            again = "_again" if number else ""
+            blobs |= {
+                f"{method}etdump_debug{again}.etdp": debug.etdump,
+                f"{method}debug_output{again}.bin": debug.buffer,
+            }
     yield from ((name, blob) for name, blob in blobs.items() if blob is not None)
 
 

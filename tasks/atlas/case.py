@@ -29,6 +29,7 @@ from qnnsweep.tasks.records import (
     CapturedMethod,
     CaseOutcome,
     Command,
+    DebugFiles,
     Launch,
     LaunchResult,
     LoweredProgram,
@@ -102,7 +103,7 @@ def compare_case(
     capture = _captured(lowered, options.measure, store)
     _set_stage("compare")
     outputs = compare_outputs(method, capture, options.comparison, store)
-    parts = [compare_samples(method, capture, options.comparison, store)] if capture.etdump_debug is not None else []
+    parts = [compare_samples(method, capture, options.comparison, store)] if capture.debug else []
     return of_comparison(case, lowered, checks, joined(outputs, parts))
 
 
@@ -138,15 +139,13 @@ def _captured(lowered: LoweredProgram, measure: MeasureConfig, store: Store) -> 
         for launch in packed.launches
     )
     outputs, etdump, _ = files["shipping"]
-    outputs_debug, etdump_debug, debug_buffer = files.get("debug", (None, None, None))
-    return CapturedMethod(
-        results=results,
-        outputs=outputs,
-        outputs_debug=outputs_debug,
-        etdump=etdump,
-        etdump_debug=etdump_debug,
-        debug_buffer=debug_buffer,
-    )
+    debug: list[DebugFiles] = []
+    for launch in packed.launches:
+        if launch.debug:
+            of_debug, log, buffer = files[launch.name]
+            assert buffer is not None, "it is a debug launch"
+            debug.append(DebugFiles(samples=launch.numbers, outputs=of_debug, etdump=log, buffer=buffer))
+    return CapturedMethod(results=results, outputs=outputs, etdump=etdump, debug=tuple(debug))
 
 
 @contextmanager
@@ -177,8 +176,8 @@ def _run(launch: Launch) -> None:
 def _outputs(launch: Launch, store: Store) -> tuple[Blob, Blob, Blob | None]:
     """Store the outputs, the etdump and the debug buffer of a launch."""
     tensors: Mapping[str, np.ndarray] = {
-        tensor_key(sample, index): _output(Path(output_file(sample, index)), index, spec)
-        for sample in range(launch.samples)
+        tensor_key(sample, index): _output(Path(output_file(row, index)), index, spec)
+        for row, sample in enumerate(launch.numbers)
         for index, spec in enumerate(launch.methods[0].outputs)
     }
     buffer = store.put_file(Path(DEBUG_OUTPUT)) if launch.debug else None

@@ -56,6 +56,7 @@ class SampleBudget:
         return ErrorShare(
             output_index=position,
             output=exported.outputs[position].name,
+            sample=self.sample,
             cause=effect.cause,
             operator=name,
             operator_index=index,
@@ -64,7 +65,6 @@ class SampleBudget:
             share_error=effect.share_error,
             alone_snr_db=effect.alone_snr_db,
             without_snr_db=effect.without_snr_db,
-            sample=self.sample,
             why=self._why(of_output) if effect.cause == "unexplained" else None,
         )
 

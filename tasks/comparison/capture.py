@@ -3,11 +3,9 @@
 This module runs in worker processes, because it computes operators again with PyTorch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from qnnsweep.tasks.comparison.biases import bias_uses
@@ -17,8 +15,10 @@ from qnnsweep.tasks.comparison.evidence import Evidence, device_outputs
 from qnnsweep.tasks.comparison.metrics import compute_metrics
 from qnnsweep.tasks.comparison.operators import OperatorComparer, SampleComparison
 from qnnsweep.tasks.comparison.outputs import FinalOutputs
+from qnnsweep.tasks.comparison.steps import StepsOnDevice
 from qnnsweep.tasks.numerics.bindings import worst_bindings
 from qnnsweep.tasks.numerics.io_check import check_io
+from qnnsweep.tasks.numerics.samples import worst_output
 from qnnsweep.tasks.records import CapturedMethod, Comparison, LoweredMethod
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.storage.store import Store
@@ -71,20 +71,21 @@ def compare_samples(
     options: ComparisonOptions,
     store: Store,
     samples: Sequence[int] | None = None,
-    eager: Mapping[str, NDArray[Any]] | None = None,
+    steps: StepsOnDevice | None = None,
 ) -> ComparedSamples:
     """Compare the operators of captured samples with the edge graph and `options.references`.
 
-    `samples`: None for all of them. `eager`: for a model with states, the outputs of eager PyTorch for the inputs that
-    the device had. The operators are then computed again on these inputs, and the budget is that of the error that the
-    steps introduce.
+    `samples`: None for all of them. `steps`: those of a model with states. Their operators are computed again on the
+    inputs that the device had, and the budget is that of the error that the steps introduce.
     Raises EvidenceError if the capture does not agree with its record, and RequestError if a metric of
     `options.metrics` cannot be loaded.
     """
     evidence, device = Evidence(lowered, capture, store), device_outputs(lowered, capture.outputs, store)
-    debug = {} if capture.outputs_debug is None else device_outputs(lowered, capture.outputs_debug, store)
-    reference = load(store.read(lowered.exported.outputs_eager)) if eager is None else eager
-    comparer = OperatorComparer(lowered, evidence, options, reference, device, debug, store)
+    eager = load(store.read(lowered.exported.outputs_eager))
+    comparable = [sample for sample in evidence.samples if steps is None or sample not in steps.diverged]
+    worst = worst_output(comparable or evidence.samples, len(lowered.exported.outputs), device, eager)
+    reference = eager if steps is None else steps.outputs
+    comparer = OperatorComparer(lowered, evidence, options, reference, device, evidence.debug_outputs, store, worst)
     return ComparedSamples(
         samples=tuple(comparer.samples(evidence.samples if samples is None else samples)),
         unexpected_events=evidence.unexpected,

@@ -1,8 +1,8 @@
 """The operators of a debug capture. Their logged tensors are read when used. This module runs in a worker process."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,18 @@ from qnnsweep.tasks.numerics.arithmetic import as_half, read_half
 from qnnsweep.tasks.numerics.dequantize import fake_quantize, quantize, undo_layout
 from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels
 from qnnsweep.tasks.numerics.timing import EXECUTION
-from qnnsweep.tasks.records import Blob, CapturedMethod, LoweredMethod, Operator, OtherReference, RequantizedTensor
+from qnnsweep.tasks.records import (
+    Blob,
+    CapturedMethod,
+    DebugFiles,
+    LoweredMethod,
+    Operator,
+    OtherReference,
+    RequantizedTensor,
+)
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.entrypoints import reference_kernels
+from qnnsweep.tasks.toolchain.entrypoints import other_values, reference_kernels, reference_values
 from qnnsweep.tasks.toolchain.readback.etdump import ETDump, read_etdump, tensor
 
 Array = NDArray[Any]
@@ -42,6 +50,27 @@ class LoggedOperator:
         return undo_layout(self.elements, order)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LoggedSample:
+    """The operators and the requantized tensors of one sample, with the debug buffer that has their elements."""
+
+    operators: list[AlignedOperator]
+    requantized: list[AlignedOperator]
+    buffer: NDArray[np.uint8]
+    halves: frozenset[int]
+    """The operators whose values are computed in float16."""
+
+    def tensor(self, row: AlignedOperator) -> LoggedOperator:
+        """Return the only tensor that was logged for an operator."""
+        elements = tensor(row.matches[0].event, self.buffer)
+        is_half = row.operator.index in self.halves and elements.dtype == np.float32
+        if is_half:
+            elements = read_half(elements)
+        # A delegate may give a value without dimensions a dimension of 1.
+        has_added_dimension = (row.operator.shape, elements.shape) == ((), (1,))
+        return LoggedOperator(row.matches[0], elements.reshape(()) if has_added_dimension else elements, is_half)
+
+
 @dataclass(frozen=True, slots=True)
 class SampleInputs:
     """The model's inputs for one sample, before and after they are rounded to the device's grids."""
@@ -58,49 +87,60 @@ class Evidence:
     """
 
     def __init__(self, lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> None:
-        assert capture.etdump_debug is not None, "only a debug capture has operators"
-        assert capture.debug_buffer is not None, "collected with every debug launch"
+        assert capture.debug, "only a debug capture has operators"
         self._lowered = lowered
         self._store = store
         self._capture = capture
         self._halves = half_operators(lowered)
-        dump = read_etdump(store.read(capture.etdump_debug))
-        self._runs = _runs(dump, lowered.operator_samples)
-        alignment = align(
-            lowered.operators, lowered.expected_tensors, dump.tensors, requantized=lowered.requantized, runs=self._runs
-        )
-        self.unexpected = alignment.unexpected
-        self._aligned: dict[int, list[AlignedOperator]] = {run: [] for run in self._runs}
-        for row in alignment.operators:
-            self._aligned[row.run].append(row)
-        self._requantized: dict[int, list[AlignedOperator]] = {run: [] for run in self._runs}
-        for row in alignment.requantized:
-            self._requantized[row.run].append(row)
-        for blob in (capture.debug_buffer, lowered.reference):
-            store.verify(blob)
-        path = store.path(capture.debug_buffer)
-        self._buffer = np.memmap(path, np.uint8, "r") if capture.debug_buffer.size else np.empty(0, np.uint8)
+        store.verify(lowered.reference)
         self._reference = safe_open(store.path(lowered.reference), framework="np")
-        self._referenced = frozenset(self._reference.keys())
-
-    @property
-    def samples(self) -> range:
+        self._chosen = frozenset(choice.sample for choice in lowered.chosen)
+        self._logged_by: dict[int, _LoggedSample] = {}
+        unexpected: list[str] = []
+        for files in capture.debug:
+            unexpected += self._read(files)
+        self.unexpected = tuple(dict.fromkeys(unexpected))
+        self.samples = tuple(sorted(self._logged_by))
         """The samples that were captured, numbered like the evaluation samples."""
-        return range(len(self._runs))
+        # The values of samples that the lowering did not choose, by the name of the reference and the sample.
+        self._computed: dict[tuple[str, int], Mapping[int, Array]] = {}
+        self._stored: dict[str, Mapping[str, Array]] = {}
+
+    def _read(self, files: DebugFiles) -> tuple[str, ...]:
+        """Read the log of one launch. Return the logged tensors that belong to no operator."""
+        lowered, store = self._lowered, self._store
+        dump = read_etdump(store.read(files.etdump))
+        runs = _runs(dump, len(files.samples))
+        alignment = align(
+            lowered.operators, lowered.expected_tensors, dump.tensors, requantized=lowered.requantized, runs=runs
+        )
+        store.verify(files.buffer)
+        buffer = np.memmap(store.path(files.buffer), np.uint8, "r") if files.buffer.size else np.empty(0, np.uint8)
+        for sample, run in zip(files.samples, runs, strict=True):
+            self._logged_by[sample] = _LoggedSample(
+                operators=[row for row in alignment.operators if row.run == run],
+                requantized=[row for row in alignment.requantized if row.run == run],
+                buffer=buffer,
+                halves=self._halves,
+            )
+        return alignment.unexpected
 
     @cached_property
     def debug_outputs(self) -> Mapping[str, Array]:
         """The final outputs of the debug program, by the key `<sample>/<output index>`."""
-        outputs = self._capture.outputs_debug
-        return {} if outputs is None else device_outputs(self._lowered, outputs, self._store)
+        outputs: dict[str, Array] = {}
+        for files in self._capture.debug:
+            outputs |= device_outputs(self._lowered, files.outputs, self._store)
+        return outputs
 
     def aligned(self, sample: int) -> list[AlignedOperator]:
         """Return every operator with the tensor that was logged for it, or the reason why there is none."""
-        return self._aligned[self._runs[sample]]
+        return self._logged_by[sample].operators
 
     def logged_operators(self, sample: int) -> dict[int, LoggedOperator]:
         """Map operator indices to logged tensors. Only operators with exactly one logged tensor are included."""
-        return {row.operator.index: self._logged(row) for row in self.aligned(sample) if row.reason is None}
+        logged = self._logged_by[sample]
+        return {row.operator.index: logged.tensor(row) for row in logged.operators if row.reason is None}
 
     def captured_values(self, sample: int) -> dict[int, CapturedValue]:
         """Return the values that a replay can use. These have the operator's shape and, if quantized, qparams."""
@@ -112,9 +152,9 @@ class Evidence:
 
     def requantized(self, sample: int) -> Iterator[tuple[RequantizedTensor, AlignedOperator, LoggedOperator | None]]:
         """Yield every requantized tensor with its alignment, and with the logged tensor if there is exactly one."""
-        aligned = self._requantized[self._runs[sample]]
-        for record, row in zip(self._lowered.requantized, aligned, strict=True):
-            yield record, row, self._logged(row) if row.reason is None else None
+        logged = self._logged_by[sample]
+        for record, row in zip(self._lowered.requantized, logged.requantized, strict=True):
+            yield record, row, logged.tensor(row) if row.reason is None else None
 
     def requantized_values(
         self, sample: int, sources: Sequence[Sequence[int]], captured: Mapping[int, CapturedValue]
@@ -138,21 +178,41 @@ class Evidence:
 
     def reference(self, sample: int, index: int) -> Array:
         """Return the operator's value in the edge graph's own run, which starts from the model's input."""
-        return self._reference.get_tensor(tensor_key(sample, index))
+        if sample in self._chosen:
+            return self._reference.get_tensor(tensor_key(sample, index))
+        return self._computed_values("edge", sample, partial(reference_values, self._lowered))[index]
 
-    def others(self, names: Sequence[str]) -> Iterator[tuple[OtherReference, Mapping[str, Array]]]:
-        """Yield every reference in `names` except the edge graph, and its values by `<sample>/<operator index>`."""
-        for reference in self._lowered.references:
-            if reference.name in names:
-                yield reference, load(self._store.read(reference.values))
+    def others(self, names: Sequence[str]) -> list[OtherReference]:
+        """Return every reference in `names` except the edge graph."""
+        return [reference for reference in self._lowered.references if reference.name in names]
+
+    def other_value(self, other: OtherReference, sample: int, index: int) -> Array:
+        """Return the value in another reference of an operator whose counterpart has one."""
+        if sample in self._chosen:
+            if other.name not in self._stored:
+                self._stored[other.name] = load(self._store.read(other.values))
+            return self._stored[other.name][tensor_key(sample, index)]
+        return self._computed_values(other.name, sample, partial(other_values, self._lowered, other))[index]
+
+    def _computed_values(
+        self, name: str, sample: int, compute: Callable[[Store, Sequence[Array]], Mapping[int, Array]]
+    ) -> Mapping[int, Array]:
+        """Return the values in a reference's own run on a sample. They are computed once."""
+        if (name, sample) not in self._computed:
+            exported = self._lowered.exported
+            tensors: Mapping[str, Array] = load(self._store.read(exported.evaluation))
+            inputs = [tensors[tensor_key(sample, spec.name)] for spec in exported.inputs]
+            self._computed[name, sample] = compute(self._store, inputs)
+        return self._computed[name, sample]
 
     def kernels(self, samples: Iterable[int]) -> Iterator[tuple[Kernels, SampleInputs]]:
         """Yield the kernels and the inputs of every sample. The kernels compute from the rounded inputs."""
         exported, input_qparams = self._lowered.quantized.exported, self._lowered.input_qparams
         kernels_on = reference_kernels(self._lowered, self._store)
         halves = self._halves | {row.index for row in self._lowered.operators if row.constant and self._halves}
-        inputs = self._capture.inputs or exported.evaluation  # with states, those that the device had
-        tensors: Mapping[str, Array] = load(self._store.read(inputs))
+        tensors: dict[str, Array] = load(self._store.read(exported.evaluation))
+        for files in self._capture.debug:  # with states, the inputs that the device had
+            tensors |= load(self._store.read(files.inputs)) if files.inputs else {}
         # A program with operators on the CPU may read an input in float32.
         is_whole = all(row.constant or row.subgraph is not None for row in self._lowered.operators)
         in_float16 = bool(self._halves) and is_whole
@@ -171,15 +231,6 @@ class Evidence:
             is_rounded = bool(self._halves) or any(qparams is not None for qparams in input_qparams)
             kernels = kernels_on(rounded, exact if is_rounded else (), frozenset(halves))
             yield kernels, SampleInputs(exact, rounded, halves_of)
-
-    def _logged(self, row: AlignedOperator) -> LoggedOperator:
-        elements = tensor(row.matches[0].event, self._buffer)
-        is_half = row.operator.index in self._halves and elements.dtype == np.float32
-        if is_half:
-            elements = read_half(elements)
-        # A delegate may give a value without dimensions a dimension of 1.
-        has_added_dimension = (row.operator.shape, elements.shape) == ((), (1,))
-        return LoggedOperator(row.matches[0], elements.reshape(()) if has_added_dimension else elements, is_half)
 
 
 def device_outputs(lowered: LoweredMethod, outputs: Blob, store: Store) -> dict[str, Array]:

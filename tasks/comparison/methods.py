@@ -10,7 +10,7 @@ from typing import Any
 
 from qnnsweep.tasks.comparison.capture import ComparedSamples, compare_outputs, compare_samples, joined
 from qnnsweep.tasks.comparison.profile import profiled_events
-from qnnsweep.tasks.comparison.steps import compare_steps, outputs_of_device_inputs
+from qnnsweep.tasks.comparison.steps import compare_steps, steps_on_device
 from qnnsweep.tasks.numerics.noise import worst_difference
 from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram, MetricValue, Operator, StepComparison
 from qnnsweep.tasks.records.methods import in_method, named_operator
@@ -34,18 +34,17 @@ def compare_methods(lowered: LoweredProgram, capture: Capture, options: Comparis
     """Compare the capture of every method, with all parts of the comparison in this process."""
     parts = [
         (number, compare_operators(lowered, capture, options, store, number, samples))
-        for number, samples in divided(lowered, capture, 1)
+        for number, samples in divided(capture, 1)
     ]
     return joined_methods(lowered, compare_final_outputs(lowered, capture, options, store), parts)
 
 
-def divided(lowered: LoweredProgram, capture: Capture, parts: int) -> list[tuple[int, list[int]]]:
+def divided(capture: Capture, parts: int) -> list[tuple[int, list[int]]]:
     """Return the captured samples of every method in at most `parts` parts, each with the number of its method."""
     return [
-        (number, list(range(first, method.operator_samples, parts)))
-        for number, (method, captured) in enumerate(zip(lowered.methods, capture.methods, strict=True))
-        if captured.etdump_debug is not None
-        for first in range(min(parts, method.operator_samples))
+        (number, list(captured.captured[first::parts]))
+        for number, captured in enumerate(capture.methods)
+        for first in range(min(parts, len(captured.captured)))
     ]
 
 
@@ -74,8 +73,8 @@ def compare_operators(
     samples: Sequence[int],
 ) -> ComparedSamples:
     """Compare the operators of some samples of the method with the number `number`; see `compare_samples`."""
-    eager = outputs_of_device_inputs(lowered, capture, number, store)
-    return compare_samples(lowered.methods[number], capture.methods[number], options, store, samples, eager)
+    steps = steps_on_device(lowered, capture, number, store)
+    return compare_samples(lowered.methods[number], capture.methods[number], options, store, samples, steps)
 
 
 def joined_methods(

@@ -3,7 +3,6 @@
 This module runs in a worker process, because it computes operators again with PyTorch.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +27,6 @@ from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels
 from qnnsweep.tasks.numerics.float_constants import FloatConstants
 from qnnsweep.tasks.numerics.introduced import Introduced
-from qnnsweep.tasks.numerics.metrics import snr_db
 from qnnsweep.tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
 from qnnsweep.tasks.numerics.replay import Replayed, replay_of
 from qnnsweep.tasks.numerics.verdict import EVERY_SCHEME, has_own_error, limits, verdict
@@ -79,19 +77,20 @@ class OperatorComparer:
         device: Tensors,
         debug: Tensors,
         store: Store,
-        explained: int | None = None,
+        worst: tuple[int, int],
     ) -> None:
         """`eager`, `device`, `debug`: the final outputs of all captured samples; `debug`: of the debug program.
 
-        `explained`: the sample that has a budget; None for the worst.
+        `worst`: the captured sample and the final output that have the most noise. This sample has a budget, of the
+        results and of this output.
         """
         self._lowered = lowered
         self._evidence = evidence
         self._options = options
         self._eager, self._device, self._debug = eager, device, debug
         self._store = store
-        self._explained = self._worst_sample() if explained is None else explained
-        self._others = list(evidence.others(options.references))
+        self._worst = worst
+        self._others = evidence.others(options.references)
 
     def samples(self, samples: Sequence[int]) -> Iterator[SampleComparison]:
         """Compare the operators of captured samples."""
@@ -105,7 +104,7 @@ class OperatorComparer:
     def _replayed(self, sample: int, kernels: Kernels, inputs: SampleInputs) -> SampleComparison:
         """Compare the operators of a sample, after computing them again. Only the explained sample has a budget."""
         captured = self._evidence.captured_values(sample)
-        has_budget = self._options.budget and sample == self._explained
+        has_budget = self._options.budget and sample == self._worst[0]
         weights = weight_errors(self._lowered, self._store, kernels) if has_budget else None
         floats = weights.floats(kernels) if weights else FloatConstants()
         run = DeviceRun(kernels, captured, self._evidence.requantized_values(sample, kernels.sources, captured))
@@ -141,9 +140,7 @@ class OperatorComparer:
             for row in (rows if self._options.metrics else ())
             if row.status in COMPARED
         ]
-        others = [
-            row for other, values in self._others for row in self._against(other, values, sample, logged, replayed)
-        ]
+        others = [row for other in self._others for row in self._against(other, sample, logged, replayed)]
         conversions = compare_requantized(self._lowered, self._evidence, sample, self._options, captured, replayed)
         return SampleComparison(
             sample=sample,
@@ -157,24 +154,12 @@ class OperatorComparer:
 
     def _outputs(self, sample: int) -> Outputs:
         """Return the final outputs that have a budget."""
+        outputs = sorted({*self._lowered.exported.results, self._worst[1]})
         eager, shipping, debug = (
-            {
-                output: tensors[tensor_key(sample, output)]
-                for output in self._lowered.exported.results
-                if tensor_key(sample, output) in tensors
-            }
+            {output: tensors[tensor_key(sample, output)] for output in outputs if tensor_key(sample, output) in tensors}
             for tensors in (self._eager, self._device, self._debug)
         )
         return Outputs(eager=eager, shipping=shipping, debug=debug)
-
-    def _worst_sample(self) -> int:
-        """Return the captured sample whose final outputs have the lowest SNR."""
-        return min(self._evidence.samples, key=self._lowest_snr_db)
-
-    def _lowest_snr_db(self, sample: int) -> float:
-        pairs = zip(self._final_outputs(self._device, sample), self._final_outputs(self._eager, sample), strict=True)
-        ratios = (snr_db(actual, reference) for actual, reference in pairs if actual.shape == reference.shape)
-        return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
 
     def _final_outputs(self, tensors: Tensors, sample: int) -> list[Array]:
         return [tensors[tensor_key(sample, index)] for index in range(len(self._lowered.exported.outputs))]
@@ -223,19 +208,14 @@ class OperatorComparer:
         return Pair(subject=subject, actual=actual, reference=reference, qparams=expected.quantization)
 
     def _against(
-        self,
-        other: OtherReference,
-        values: Tensors,
-        sample: int,
-        logged: Mapping[int, LoggedOperator],
-        replayed: Mapping[int, Replayed],
+        self, other: OtherReference, sample: int, logged: Mapping[int, LoggedOperator], replayed: Mapping[int, Replayed]
     ) -> Iterator[OperatorComparison]:
         """Yield one row per operator, then one row per node of the other graph that corresponds to no operator."""
         for aligned, counterpart in zip(self._evidence.aligned(sample), other.counterparts, strict=True):
             operator, status = aligned.operator, aligned.reason or counterpart.status
             compared = Compared(status="compared")
             if status is None:
-                reference = values[tensor_key(sample, operator.index)]
+                reference = self._evidence.other_value(other, sample, operator.index)
                 compared = _compare_logged(operator, logged[operator.index], reference, replayed.get(operator.index))
             yield OperatorComparison(
                 operator=operator,

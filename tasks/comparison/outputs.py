@@ -49,11 +49,14 @@ class FinalOutputs:
         }
         notes: dict[Rung, str | None] = {"lowered": lowered.lowered_note, "designed": lowered.designed_unavailable}
         rungs: dict[Rung, Tensors] = {rung: load(store.read(blob)) for rung, blob in blobs.items() if blob is not None}
+        debug: dict[str, NDArray[Any]] = {}
+        for files in capture.debug:
+            debug |= device_outputs(lowered, files.outputs, store)
         return cls(
             exported=exported,
             eager=load(store.read(exported.outputs_eager)),
             rungs={**rungs, "device": device_outputs(lowered, capture.outputs, store)},
-            debug=None if capture.outputs_debug is None else device_outputs(lowered, capture.outputs_debug, store),
+            debug=debug if capture.debug else None,
             notes={rung: note for rung, note in notes.items() if note is not None},
             diverged=diverged,
         )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
+from qnnsweep.tasks.comparison.diverged import Place, diverged
 from qnnsweep.tasks.comparison.same_tokens import Read, other_methods
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.dequantize import quantize
@@ -33,7 +34,6 @@ from qnnsweep.tasks.toolchain import runner
 from qnnsweep.tasks.toolchain.entrypoints import exported_function
 
 Array = NDArray[Any]
-Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ def compare_steps(
     if driven.vocabulary is not None:
         sequences.vocabulary = json.loads(store.read(driven.vocabulary))
     device, eager = sequences.run(lambda method: method.device), sequences.run(lambda method: method.eager)
-    diverged = sequences.diverged(device, eager)
+    after = diverged(driven.plan, {place: (device[place].token, eager[place].token) for place in device})
     stepped: dict[Place, Sequence[Array]] = {}
     for method in methods:
         stepped |= {place: method.run(device[place].inputs) for place in method.sample}
         method.confirm_inputs([device[place].inputs for place in method.sample])
     others = other_methods(sequences.read_tokens(device), driven.plan.links)
-    samples = [frozenset(method.sample[place] for place in diverged & method.sample.keys()) for method in methods]
+    samples = [frozenset(method.sample[place] for place in after & method.sample.keys()) for method in methods]
     return samples, tuple(
         replace(
-            sequences.compared(place, device[place], eager[place], stepped[place], place in diverged),
+            sequences.compared(place, device[place], eager[place], stepped[place], place in after),
             other_method_differing=others[place].differing if place in others else None,
             other_method_snr_db=others[place].snr_db if place in others else None,
         )
@@ -76,26 +76,38 @@ def compare_steps(
     )
 
 
-def outputs_of_device_inputs(
-    lowered: LoweredProgram, capture: Capture, number: int, store: Store
-) -> dict[str, Array] | None:
-    """Return the outputs of eager PyTorch for the inputs that samples had on the device, by `<sample>/<output index>`.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepsOnDevice:
+    """The steps of one method of a model with states, on the inputs that they had on the device."""
 
-    The samples are the captured ones of the method with the number `number`. Return None without states: then the
-    device had the inputs of eager PyTorch's own run.
+    outputs: Mapping[str, Array]
+    """The outputs of eager PyTorch for the captured steps, by `<sample>/<output index>`."""
+    diverged: frozenset[int]
+    """The samples for which the device read other tokens than eager PyTorch's own run."""
+
+
+def steps_on_device(lowered: LoweredProgram, capture: Capture, number: int, store: Store) -> StepsOnDevice | None:
+    """Return the steps of the method with the number `number`.
+
+    Return None without states: then the device had the inputs of eager PyTorch's own run.
     """
     driven = lowered.model.driven
     if driven is None:
         return None
     methods = [_Method(*pair, store) for pair in zip(lowered.methods, capture.methods, strict=True)]
-    device = _Sequences(driven, methods, load(store.read(driven.fixed))).run(lambda method: method.device)
-    method = methods[number]
-    return {
-        tensor_key(sample, index): output
-        for place, sample in method.sample.items()
-        if sample < method.lowered.operator_samples
-        for index, output in enumerate(method.run(device[place].inputs))
-    }
+    sequences = _Sequences(driven, methods, load(store.read(driven.fixed)))
+    device, eager = sequences.run(lambda method: method.device), sequences.run(lambda method: method.eager)
+    after = diverged(driven.plan, {place: (device[place].token, eager[place].token) for place in device})
+    method, captured = methods[number], capture.methods[number].captured
+    return StepsOnDevice(
+        outputs={
+            tensor_key(sample, index): output
+            for place, sample in method.sample.items()
+            if sample in captured
+            for index, output in enumerate(method.run(device[place].inputs))
+        },
+        diverged=frozenset(method.sample[place] for place in after & method.sample.keys()),
+    )
 
 
 class _Method:
@@ -106,8 +118,11 @@ class _Method:
         self.name = self.exported.name
         self.device: Mapping[str, Array] = load(store.read(capture.outputs))
         self.eager: Mapping[str, Array] = load(store.read(self.exported.outputs_eager))
-        self.debug: Mapping[str, Array] = load(store.read(capture.outputs_debug)) if capture.outputs_debug else {}
-        self.inputs: Mapping[str, Array] = load(store.read(capture.inputs)) if capture.inputs else {}
+        self.debug: dict[str, Array] = {}
+        self.inputs: dict[str, Array] = {}
+        for files in capture.debug:
+            self.debug |= load(store.read(files.outputs))
+            self.inputs |= load(store.read(files.inputs)) if files.inputs else {}
         self.run: Callable[[Sequence[Array]], list[Array]] = exported_function(self.exported, store)
         self.sample = {
             (place.sequence, place.step): sample for sample, place in enumerate(self.exported.positions or ())
@@ -145,19 +160,6 @@ class _Sequences:
         steps = runner.steps_of(self._plan, read, call)
         return {place: _Step(inputs, outputs, token) for place, inputs, outputs, token in steps}
 
-    def diverged(self, device: Mapping[Place, _Step], eager: Mapping[Place, _Step]) -> set[Place]:
-        """Return the steps that follow a step whose token differs, if a later step reads this token."""
-        after: set[Place] = set()
-        differs: set[int] = set()  # the sequences whose last token differs
-        for sequence, number in device:
-            previous = (sequence, number - 1)
-            if previous in after or (sequence in differs and self._reads_token((sequence, number))):
-                after.add((sequence, number))
-            differs.discard(sequence)
-            if device[sequence, number].token != eager[sequence, number].token:
-                differs.add(sequence)
-        return after
-
     def read_tokens(self, steps: Mapping[Place, _Step]) -> Iterator[Read]:
         """Yield every step with the tokens that it read, if the model has a driver."""
         for place, step in steps.items():
@@ -166,11 +168,6 @@ class _Sequences:
             if index is not None:
                 tokens = step.inputs[index].reshape(-1)[: planned.keep].tolist()
                 yield place, planned.method, tokens, step.outputs, planned.keep
-
-    def _reads_token(self, place: Place) -> bool:
-        step = self._planned(place)
-        index = self._position(step, "input")
-        return index is not None and step.inputs[index] is None
 
     def _planned(self, place: Place) -> PlannedStep:
         return self._plan.sequences[place[0]][place[1]]

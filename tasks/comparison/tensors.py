@@ -13,22 +13,24 @@ from qnnsweep.tasks.storage.store import Store
 
 
 def operator_tensors(
-    lowered: LoweredMethod, capture: CapturedMethod, operator: str, sample: int, store: Store
+    lowered: LoweredMethod, capture: CapturedMethod, operator: str, sample: int | None, store: Store
 ) -> dict[str, NDArray[Any]]:
     """Return the tensors of an operator in PyTorch's layout, by name.
 
     `device` is the device's value, `reference` that of the edge graph from the model's inputs, and `on_host` the result
     of the operator on the host from the device's own inputs. If the value is quantized on the device, `quantized` has
-    the integers. Raises RequestError for an operator or a sample without a logged tensor.
+    the integers. `sample`: None if none was captured. Raises RequestError for an operator or a sample without a logged
+    tensor.
     """
     names = {known.name: known.index for known in lowered.operators}
     if operator not in names:
         raise RequestError(f"OPERATOR={operator}: no such operator; `qnnsweep list operators` lists them")
-    if capture.etdump_debug is None:
+    if sample is None or not capture.debug:
         raise RequestError("CELL: its operators were not captured; run it again with measure.operator_samples=1")
     evidence, index = Evidence(lowered, capture, store), names[operator]
     if sample not in evidence.samples:
-        raise RequestError(f"--sample={sample}: choose one of 0 to {len(evidence.samples) - 1}")
+        captured = ", ".join(map(str, evidence.samples))
+        raise RequestError(f"--sample={sample}: its operators were not captured; choose one of {captured}")
     logged = evidence.logged_operators(sample).get(index)
     if logged is None:
         status = next(row.reason for row in evidence.aligned(sample) if row.operator.index == index)

@@ -4,7 +4,8 @@ import hashlib
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
@@ -14,7 +15,16 @@ from qnnsweep.tasks.devices.device import Device
 from qnnsweep.tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file, step_input_file, step_output_file
 from qnnsweep.tasks.devices.transport import batches
 from qnnsweep.tasks.errors import DeviceError, EvidenceError
-from qnnsweep.tasks.records import Blob, Capture, CapturedMethod, Execution, LaunchedMethod, LaunchResult, TensorSpec
+from qnnsweep.tasks.records import (
+    Blob,
+    Capture,
+    CapturedMethod,
+    DebugFiles,
+    Execution,
+    LaunchedMethod,
+    LaunchResult,
+    TensorSpec,
+)
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 
@@ -43,42 +53,75 @@ def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
     )
 
 
+def collect_again(capture: Capture, execution: Execution, *, device: Device, store: Store) -> Capture:
+    """Return a capture with the files of one more launch of a debug program, in the same lease; see `collect`."""
+    (again,) = execution.results
+    methods = [
+        replace(
+            captured,
+            results=(*captured.results, again),
+            debug=(*captured.debug, _debug_files(again, captured.results, device, store)),
+        )
+        if any(result.launch.debug and result.launch.method == again.launch.method for result in captured.results)
+        else captured
+        for captured in capture.methods
+    ]
+    return replace(capture, methods=tuple(methods), bytes_sent=capture.bytes_sent + execution.bytes_sent)
+
+
 def _captured(results: list[LaunchResult], method: LaunchedMethod, device: Device, store: Store) -> CapturedMethod:
     """Pull the files of the launches of one method."""
-    launches = {result.launch.name: result for result in results}
-    pulled = {name: _pull(result, method, device, store) for name, result in launches.items()}
-    shipping, debug, profile = pulled["shipping"], pulled.get("debug"), pulled.get("profile")
+    outputs: dict[str, tuple[Blob, Blob]] = {}
+    debug: list[DebugFiles] = []
+    for result in results:
+        if result.launch.debug:
+            debug.append(_debug_files(result, results, device, store))
+        else:
+            outputs[result.launch.name] = _pull(result, method, device, store)[:2]
+    profile = outputs.get("profile")
     return CapturedMethod(
         results=tuple(results),
-        outputs=shipping[0],
-        outputs_debug=debug[0] if debug else None,
-        etdump=shipping[1],
-        etdump_debug=debug[1] if debug else None,
-        debug_buffer=debug[2] if debug else None,
+        outputs=outputs["shipping"][0],
+        etdump=outputs["shipping"][1],
+        debug=tuple(debug),
         outputs_profile=profile[0] if profile else None,
         etdump_profile=profile[1] if profile else None,
-        inputs=_inputs(launches, method, device, store) if method.inputs and debug else None,
     )
 
 
-def _inputs(launches: Mapping[str, LaunchResult], method: LaunchedMethod, device: Device, store: Store) -> Blob:
-    """Pull the inputs of the steps whose operators were captured, and store them."""
-    captured = enumerate((method.positions or ())[: launches["debug"].launch.samples])
+def _debug_files(result: LaunchResult, results: Sequence[LaunchResult], device: Device, store: Store) -> DebugFiles:
+    """Pull the files of a debug program. `results`: of the launches of its method."""
+    (method,) = result.launch.methods
+    outputs, etdump, buffer = _pull(result, method, device, store)
+    assert buffer is not None, "it was pulled, because it is a debug launch"
+    shipping = next(other for other in results if other.launch.name == "shipping")
+    return DebugFiles(
+        samples=result.launch.numbers,
+        outputs=outputs,
+        etdump=etdump,
+        buffer=buffer,
+        inputs=_inputs(shipping, method.name, result.launch.numbers, device, store) if shipping.launch.driven else None,
+    )
+
+
+def _inputs(shipping: LaunchResult, name: str | None, samples: Sequence[int], device: Device, store: Store) -> Blob:
+    """Pull the inputs of the steps whose operators were captured, and store them. `name`: of their method."""
+    method = next(method for method in shipping.launch.methods if method.name == name)
     files = {
-        step_input_file(place, index): (tensor_key(sample, spec.name), spec)
-        for sample, place in captured
+        step_input_file((method.positions or ())[sample], index): (tensor_key(sample, spec.name), spec)
+        for sample in samples
         for index, spec in enumerate(method.inputs or ())
     }
-    digests = _digests(launches["shipping"], [*files], device)
-    sizes = _sizes(launches["shipping"], [*files], device)
+    digests = _digests(shipping, [*files], device)
+    sizes = _sizes(shipping, [*files], device)
     tensors: dict[str, np.ndarray] = {}
     with store.scratch("arriving") as folder:
-        device.transport.pull(launches["shipping"].folder, sizes, folder / "launch")
-        for name, (key, spec) in files.items():
-            data = (folder / "launch" / name).read_bytes()
-            _confirm(name, hashlib.sha256(data).hexdigest(), digests, device)
+        device.transport.pull(shipping.folder, sizes, folder / "launch")
+        for file, (key, spec) in files.items():
+            data = (folder / "launch" / file).read_bytes()
+            _confirm(file, hashlib.sha256(data).hexdigest(), digests, device)
             if len(data) != (expected := _expected_bytes(spec)):
-                raise EvidenceError(f"{name} ({spec.name}) has {len(data)} bytes, but {expected} were expected")
+                raise EvidenceError(f"{file} ({spec.name}) has {len(data)} bytes, but {expected} were expected")
             tensors[key] = np.frombuffer(data, spec.dtype).reshape(spec.shape)
     return store.put_bytes(save(tensors))
 
@@ -89,8 +132,8 @@ def _output_files(result: LaunchResult, method: LaunchedMethod) -> dict[str, tup
     if result.launch.driven:
         positions = enumerate(method.positions or ())
         return {step_output_file(place, index): (sample, index) for sample, place in positions for index in indices}
-    samples = range(result.launch.samples)
-    return {output_file(sample, index): (sample, index) for sample in samples for index in indices}
+    rows = enumerate(result.launch.numbers)
+    return {output_file(row, index): (sample, index) for row, sample in rows for index in indices}
 
 
 def _pull(result: LaunchResult, method: LaunchedMethod, device: Device, store: Store) -> tuple[Blob, Blob, Blob | None]:

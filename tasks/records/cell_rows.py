@@ -7,7 +7,16 @@ from qnnsweep.tasks.records.hints import Bytes, Decibels, Milliseconds, Seconds,
 from qnnsweep.tasks.records.launches import Command
 from qnnsweep.tasks.records.program import ProgramCheck
 from qnnsweep.tasks.records.stages import Toolchain
-from qnnsweep.tasks.records.vocabulary import Cause, Difference, Outcome, Rung, TimedOn, TrendVerdict, Verdict
+from qnnsweep.tasks.records.vocabulary import (
+    Cause,
+    Difference,
+    Outcome,
+    Rung,
+    SampleRole,
+    TimedOn,
+    TrendVerdict,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,6 +192,16 @@ class CellRow:
     samples: int | None
     """Number of evaluation samples, of all methods together."""
     finals: Finals | None
+    worst_sample: int | None
+    """The evaluation sample that has the lowest `final_snr_db`, or an infinite difference. The diagnosis and the
+    columns of the worst operator are about this sample; null if all outputs equal those of eager fp32."""
+    worst_sample_name: str | None
+    """The name of the worst sample."""
+    worst_final_output: str | None
+    """The final output of the worst sample that has the lowest SNR. With several methods, its name begins with that of
+    the method to which the sample belongs."""
+    sample_role: SampleRole | None
+    """Why the operators of the worst sample are captured; null if they are not."""
     limits: Limits
     missed_limits: tuple[str, ...]
     """The columns whose values are beyond their limits."""
@@ -203,7 +222,7 @@ class CellRow:
     operators_masked: int | None
     """Number of operators with elements that no reader uses, which are compared without these elements."""
     worst_operator: str | None
-    """The operator to examine first: the one whose error has the largest effect on a final output."""
+    """The operator to examine first: the one whose error has the largest effect on the worst final output."""
     worst_operator_verdict: Verdict | None
     """The verdict on the worst operator."""
     worst_operator_cause: Cause | None

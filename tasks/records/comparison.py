@@ -198,6 +198,8 @@ class ErrorShare:
     """Position of the final output."""
     output: str
     """The final output's name."""
+    sample: int
+    """The evaluation sample: the worst one of those that were captured."""
     cause: Cause
     """What causes the error."""
     operator: str | None
@@ -216,8 +218,6 @@ class ErrorShare:
     """SNR of the final output if this were the only error; null without an effect, and for `unexplained`."""
     without_snr_db: Decibels | None
     """SNR of the final output without this error; null if no run left it out, or if the error is zero without it."""
-    sample: int
-    """Number of the sample."""
     why: str | None = None
     """For `unexplained`: the reason why some effects are not known; null if all are known."""
 
@@ -249,7 +249,7 @@ class ProfiledEvent:
     unit: str  # `us`, `cycles`, or the unit that the delegate names
     raw: tuple[float, ...]  # every count of `unit`
     inferences: tuple[int, ...]  # per count, the timed inference; empty for events of loading
-    samples: tuple[int, ...]  # per count, the evaluation sample (a test case of `program.bpte`); empty for loading
+    samples: tuple[int, ...]  # per count, the evaluation sample; empty for loading
     debug_handles: tuple[int, ...]
     operators: tuple[Operator, ...]
     backend: str | None
@@ -367,7 +367,7 @@ class Comparison:
     unexpected_events: tuple[str, ...]  # logged tensors that the lowering did not expect
     io_checks: tuple[IoCheck, ...] = ()
     other_references: tuple[OperatorComparison, ...] = ()
-    budget: tuple[ErrorShare, ...] = ()  # per final output: the totals of all causes, then operators, largest first
+    budget: tuple[ErrorShare, ...] = ()  # per sample and final output: the totals of all causes, then operators
     details: tuple[ErrorDetail, ...] = ()  # of the operators whose errors matter, the most important first
     bias_uses: tuple[BiasUse, ...] = ()  # of a quantized scheme's operators with a weight and a bias
     steps: tuple[StepComparison, ...] = ()  # of a model with states, sequence by sequence

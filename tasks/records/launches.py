@@ -23,6 +23,8 @@ class Launch:
     """A start of the runner: the program, the samples, and whether the program dumps intermediate tensors.
 
     With `driven`, the runner runs the steps of a plan, which is in `input_list`, and `samples` is their number.
+    `captured`: of the debug program, the evaluation samples of its inferences, in their order; other programs run all.
+    `again`: a second launch of the debug program, for a sample that the first did not run.
     """
 
     name: ProgramName
@@ -36,6 +38,13 @@ class Launch:
     performance_mode: int = 0  # the runner's `--htp_performance_mode`
     methods: tuple[LaunchedMethod, ...]  # those of the plan, or one
     driven: bool = False
+    captured: tuple[int, ...] = ()
+    again: bool = False
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The evaluation samples of the inferences, in their order."""
+        return self.captured if self.debug else tuple(range(self.samples))
 
     @property
     def method(self) -> str | None:
@@ -50,7 +59,21 @@ class Launch:
     @property
     def folder(self) -> str:
         """The name of the launch's folder."""
-        return self.name if self.method is None else f"{self.name}-{self.method}"
+        name = f"{self.name}-again" if self.again else self.name
+        return name if self.method is None else f"{name}-{self.method}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorstCheck:
+    """What decides, once the shipping program ran, whether one more sample of a method is captured.
+
+    `debug`: the launch of the debug program on one sample. Its input list has the lines of all samples. It is None
+    without a debug program.
+    """
+
+    outputs_eager: Blob  # safetensors, keys `<sample>/<output index>`; no device gets them
+    choosable: int  # the number of samples, the first ones, of which one can be captured
+    debug: Launch | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +83,7 @@ class Bundle:
     runner: Blob
     blobs: tuple[Blob, ...]  # all blobs, including the runner, each once
     launches: tuple[Launch, ...]
+    checks: tuple[WorstCheck, ...] = ()  # per method, in their order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,19 +130,32 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class DebugFiles:
+    """The files of one launch of a debug program."""
+
+    samples: tuple[int, ...]  # the evaluation samples of its inferences, in their order
+    outputs: Blob
+    etdump: Blob
+    buffer: Blob
+    # In a plan: what the captured steps read; safetensors, keys `<sample>/<input name>`.
+    inputs: Blob | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CapturedMethod:
     """The files of one method. The outputs are safetensors with keys `<sample>/<output index>`."""
 
     results: tuple[LaunchResult, ...]  # of the launches that ran the method
     outputs: Blob
-    outputs_debug: Blob | None
     etdump: Blob  # the log of the shipping program; the times of the debug program do not count
-    etdump_debug: Blob | None
-    debug_buffer: Blob | None
+    debug: tuple[DebugFiles, ...] = ()  # per launch of the debug program
     outputs_profile: Blob | None = None
     etdump_profile: Blob | None = None
-    # In a plan: what the captured steps read; safetensors, keys `<sample>/<input name>`.
-    inputs: Blob | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+
+    @property
+    def captured(self) -> tuple[int, ...]:
+        """The evaluation samples whose operators were captured, in their order."""
+        return tuple(sorted(sample for files in self.debug for sample in files.samples))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

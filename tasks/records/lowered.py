@@ -14,7 +14,7 @@ from qnnsweep.tasks.records.stages import (
     QuantizedModel,
     StageCall,
 )
-from qnnsweep.tasks.records.vocabulary import OperatorStatus, Reference
+from qnnsweep.tasks.records.vocabulary import OperatorStatus, Reference, SampleRole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,13 +142,21 @@ class OtherReference:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ChosenSample:
+    """An evaluation sample whose operators are captured, and why."""
+
+    sample: int
+    role: SampleRole
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoweredMethod:
     """A method of a compiled cell: its debug and profile programs, and the facts about it.
 
     `reference_calls` and `reference_constants` store the edge graph: the calls of its operators, and the constants of
-    these calls. `reference` has the value of every operator in the edge graph, except constants, for the first
-    `operator_samples` evaluation samples (safetensors, keys `<sample>/<operator index>`). `outputs_edge` has the final
-    outputs of the edge graph for all samples, and `outputs_lowered` and `outputs_designed` those of these rungs.
+    these calls. `reference` has the value of every operator in the edge graph, except constants, for the samples
+    `chosen` (safetensors, keys `<sample>/<operator index>`). `outputs_edge` has the final outputs of the edge graph for
+    all samples, and `outputs_lowered` and `outputs_designed` those of these rungs.
     """
 
     quantized: QuantizedMethod
@@ -159,7 +167,8 @@ class LoweredMethod:
     output_operators: tuple[int | None, ...]  # per output, the index of its operator; None if it is an input
     operators: tuple[Operator, ...]
     expected_tensors: tuple[ExpectedTensor, ...]
-    operator_samples: int
+    chosen: tuple[ChosenSample, ...]  # the samples whose operators are captured, in their order
+    choosable: int  # the number of samples, the first ones, among which samples to capture are chosen
     reference_calls: Blob
     reference_constants: Blob
     reference: Blob
@@ -185,6 +194,11 @@ class LoweredMethod:
     def exported(self) -> ExportedMethod:
         """The exported method that was quantized and lowered."""
         return self.quantized.exported
+
+    def role(self, sample: int) -> SampleRole:
+        """Return why the operators of a captured sample were captured."""
+        roles: dict[int, SampleRole] = {choice.sample: choice.role for choice in self.chosen}
+        return roles.get(sample, "worst on the device")
 
     def output_grid(self, output: int) -> Quantization | None:
         """Return the grid of an output of a method with states; None if it has none."""

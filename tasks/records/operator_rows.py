@@ -15,7 +15,7 @@ from qnnsweep.tasks.records.comparison import (
 from qnnsweep.tasks.records.error_detail import ErrorDetail
 from qnnsweep.tasks.records.hints import Decibels
 from qnnsweep.tasks.records.steps import StepComparison
-from qnnsweep.tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Reference, Verdict
+from qnnsweep.tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Reference, SampleRole, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +66,8 @@ class OperatorRow:
     """The graph that the operator is compared with."""
     sample: int
     """The evaluation sample."""
+    sample_role: SampleRole
+    """Why the operators of this sample are captured."""
     status: OperatorStatus
     """Whether the operator was compared, and if not, why."""
     nonfinite_actual: int
@@ -82,7 +84,7 @@ class OperatorRow:
     """Earlier operators whose logged value was not used, because there is none or because the compiler fused them with
     this operator. The introduced error includes their error."""
     effect_snr_db: Decibels | None
-    """SNR of the final outputs if the introduced error were the only error, over all captured samples."""
+    """Lowest SNR of a final output of this sample if the introduced error were the only error."""
     verdict: Verdict
     """Where the error comes from."""
     why: str | None

@@ -46,6 +46,17 @@ STEP_ORIGINS: dict[StepOrigin, str] = {
 }
 """Every origin of the error of a step."""
 
+SampleRole = Literal["worst", "typical", "spread", "worst on the device"]
+SAMPLE_ROLES: dict[SampleRole, str] = {
+    "worst": "Of all samples, its final outputs have the most noise at the rung designed, before a device runs. If the "
+    "host cannot compute this rung, it is the rung edge.",
+    "typical": "The median of all samples by that noise.",
+    "spread": "One of the samples between the two by that noise or, if these are not enough, of the others.",
+    "worst on the device": "Its final outputs have the most noise on the device. It is captured in addition if the "
+    "lowering did not choose it.",
+}
+"""Why the operators of a sample are captured."""
+
 Verdict = Literal["exact", "within_grid", "introduced", "biased", "contradicted", "grid", "inherited", "blind"]
 VERDICTS: dict[Verdict, str] = {
     "exact": "Every element that some reader uses equals the reference's.",

@@ -10,9 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.tasks.numerics.reported import reported_budget
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.vocabulary import Cause
-from qnnsweep.tasks.repair.facts import OperatorFacts, operator_facts, worst_output
+from qnnsweep.tasks.repair.facts import OperatorFacts, operator_facts
 from qnnsweep.tasks.repair.families import FAMILIES, Family, Offer, merged_settings
 from qnnsweep.tasks.repair.prediction import ErrorPart, energies, gain_db
 from qnnsweep.tasks.repair.schemes import Conflict, Settings, setting, with_settings
@@ -58,13 +59,12 @@ def candidates(
 ) -> list[Candidate]:
     """Return the candidates for a cell, the one with most predicted gain per cost first.
 
-    `most_bytes`: by how many bytes the program may grow.
+    The gain is that of the reported output on its sample. `most_bytes`: by how many bytes the program may grow.
     """
-    output = worst_output(comparison)
-    if scheme.precision is not Precision.quantized or output is None:
+    parts = energies(reported_budget(comparison))
+    if scheme.precision is not Precision.quantized or not parts:
         return []
     (method,) = lowered.methods
-    parts = energies(comparison.budget, output)
     search = _Search(operator_facts(comparison, method), parts, scheme, lowered.program.size)
     offered = [candidate for family in FAMILIES for candidate in search.candidates(family, most_bytes)]
     offered += search.with_all_samples(method.exported.calibration_samples)

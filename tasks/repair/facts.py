@@ -118,10 +118,3 @@ def _facts(
         weight_shape=max(constants, key=math.prod, default=()),
         bias_use=bias_use,
     )
-
-
-def worst_output(comparison: Comparison) -> int | None:
-    """Return the position of the final output with the lowest SNR on the device; None if no output has an SNR."""
-    rows = [row for row in comparison.outputs if row.rung == "device" and row.gap.snr_db is not None]
-    worst = min(rows, key=lambda row: row.gap.snr_db or 0.0, default=None)
-    return None if worst is None else worst.output_index

@@ -21,15 +21,15 @@ _LEAST_ENERGY = 1e-10  # a prediction of more than 100 dB says no more than a pr
 _LEAST_LEFT = 0.25  # what cancels at most: three quarters of the energies that are left
 
 
-def energies(shares: Sequence[ErrorShare], output_index: int) -> dict[ErrorPart, float]:
-    """Return the energies of the parts of an output's error, divided by that of the error. Empty without a budget."""
+def energies(shares: Sequence[ErrorShare]) -> dict[ErrorPart, float]:
+    """Return the energies of the parts of an output's error, divided by that of the error. Empty without a budget.
+
+    `shares`: of one output on one sample.
+    """
     return {
         (share.cause, share.operator): share.share
         for share in shares
-        if share.output_index == output_index
-        and share.share is not None
-        and share.share > 0
-        and (share.operator is not None or share.cause == "unexplained")
+        if share.share is not None and share.share > 0 and (share.operator is not None or share.cause == "unexplained")
     }
 
 

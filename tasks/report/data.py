@@ -55,6 +55,7 @@ VIEWS: dict[str, tuple[View, ...]] = {
         View("handle", "debug_handle", "whole"),
         View("output", "output_index", "whole", if_it_varies=True),
         View("sample", "sample", "whole", if_it_varies=True),
+        View("captured as", "sample_role", "text", if_it_varies=True),
         View("reference", "reference", "text", if_it_varies=True),
         View("masked by", "masked_by", "text"),
         View("elements masked", "masked_elements", "whole", if_it_varies=True),

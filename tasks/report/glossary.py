@@ -8,6 +8,8 @@ from qnnsweep.tasks.records.vocabulary import CAUSES, OPERATOR_STATUSES, RUNGS, 
 MEASURES: Mapping[str, str] = {
     "lowest final SNR": "The lowest signal-to-noise ratio of all final outputs and samples on the device, against "
     "eager fp32. ∞ means that all outputs are equal. The more samples, the lower the lowest.",
+    "worst sample": "The sample that has the lowest final SNR. The sentence, the error budget and the worst operator "
+    "are about this sample.",
     "SNR of the mean noise": "The noise-to-signal ratio of each sample's worst output, averaged over the samples. It "
     "does not depend on the number of samples. In parentheses: the 95 % interval, by the bootstrap over the samples.",
     "device against designed": "The lowest SNR of the final outputs against those of the rung designed. It judges the "

@@ -38,7 +38,7 @@ function showOperator(cell, index) {
   add("why", row.why);
   add("written at", row.stack_trace, element("code", {}, row.stack_trace ?? ""));
   const columns = [
-    ["sample", "sample", whole], ["reference", "reference", text], ["status", "status", text], ["verdict", "verdict", text],
+    ["sample", "sample", whole], ["captured as", "sample_role", text], ["reference", "reference", text], ["status", "status", text], ["verdict", "verdict", text],
     ["total dB", "snr_db", db], ["inherited dB", "inherited_snr_db", db], ["grid dB", "grid_snr_db", db],
     ["introduced dB", "introduced_snr_db", db], ["worst channel dB", "introduced_channel_snr_db", db],
     ["steps", "introduced_steps", real], ["mean steps", "introduced_mean_steps", real], ["gain", "introduced_gain", real],

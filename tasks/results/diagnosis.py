@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from qnnsweep.tasks.numerics.reported import reported_output
 from qnnsweep.tasks.records import Comparison, LoweredProgram, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.repair.candidates import candidates
@@ -63,7 +64,7 @@ def _sentences(
         yield f"Device against its design: {measured.device_snr_db:.1f} dB."
     elif measured.device_difference == "none":
         yield "The device computes its design bit by bit."
-    yield from step_sentences(comparison.steps)
+    yield from step_sentences(comparison.steps, reported_output(comparison))
     yield from _without_operators(comparison, lowered)
 
 

@@ -131,10 +131,11 @@ def _of_operator(oracle: Oracle, tables: Mapping[str, Sequence[Row]]) -> float |
         return None
     if oracle.column == INTRODUCED:
         return introduced[oracle.operator]
-    shares: dict[int, float] = {}
+    shares: dict[tuple[int, int], float] = {}
     for row in tables["budget"]:
         share = row["share"] if row["operator"] == oracle.operator else 0.0
-        shares[row["output_index"]] = shares.get(row["output_index"], 0.0) + (share or 0.0)
+        place = row["output_index"], row["sample"]
+        shares[place] = shares.get(place, 0.0) + (share or 0.0)
     return max(shares.values(), default=None)
 
 

@@ -1,6 +1,6 @@
 """The rows of every table, made from the results of the cells."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from qnnsweep.tasks.errors import ProgramDiffers, RunnerFailed
 from qnnsweep.tasks.numerics.coverage import coverage
 from qnnsweep.tasks.numerics.ladder import worst_rung
 from qnnsweep.tasks.numerics.modules import module_times
+from qnnsweep.tasks.numerics.reported import reported_budget, reported_operators, reported_output
 from qnnsweep.tasks.numerics.timing import spread
 from qnnsweep.tasks.numerics.verdict import worst_operator
 from qnnsweep.tasks.records import (
@@ -25,6 +26,7 @@ from qnnsweep.tasks.records import (
     LoweredMethod,
     LoweredProgram,
     OperatorComparison,
+    OutputComparison,
     QuantizedModel,
     Toolchain,
 )
@@ -49,7 +51,7 @@ from qnnsweep.tasks.records.operator_rows import (
     StepRow,
 )
 from qnnsweep.tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
-from qnnsweep.tasks.records.vocabulary import OWN_ERROR, TimedOn
+from qnnsweep.tasks.records.vocabulary import OWN_ERROR, SampleRole, TimedOn
 from qnnsweep.tasks.results.diagnosis import diagnosis
 from qnnsweep.tasks.results.digests import input_digests
 from qnnsweep.tasks.results.headline import with_snr
@@ -101,16 +103,14 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     request, comparison = cell.request, cell.comparison
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     methods = lowered.methods if lowered else ()
-    debug_programs = [method.debug_program.size for method in methods if method.debug_program]
+    debug_bytes = sum(method.debug_program.size for method in methods if method.debug_program)
     operators = comparison.operators if comparison else ()
     with_conversions = (*operators, *comparison.requantized) if comparison else ()
     introducing = {row.operator.name for row in with_conversions if row.verdict in OWN_ERROR}
     masked = {row.operator.name for row in operators if row.status == "masked"}
-    worst = worst_operator(with_conversions, comparison.budget if comparison else ())
-    compared, total = (
-        None,
-        sum(len(method.operators) * method.operator_samples for method in methods) if lowered else None,
-    )
+    worst = worst_operator(reported_operators(comparison), reported_budget(comparison)) if comparison else None
+    output = reported_output(comparison) if comparison else None
+    compared, total = (None, sum(len(method.operators) * len(method.chosen) for method in methods) if lowered else None)
     if operators:
         compared, total = coverage(row.status for row in operators)
     return CellRow(
@@ -131,7 +131,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         sent_bytes=capture.bytes_sent if capture else None,
         outputs_sha256=_outputs_sha256(capture) if capture else None,
         pte_bytes=lowered.program.size if lowered else None,
-        debug_pte_bytes=sum(debug_programs) if debug_programs else None,
+        debug_pte_bytes=debug_bytes or None,
         delegated_nodes=sum(row.delegated for method in methods for row in method.delegation) if lowered else None,
         non_delegated_nodes=sum(row.not_delegated for method in methods for row in method.delegation)
         if lowered
@@ -148,6 +148,10 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         operators_compared=compared,
         samples=sum(len(method.sample_names) for method in exported.methods) if exported else None,
         finals=judged.finals,
+        worst_sample=output.sample if output else None,
+        worst_sample_name=output.sample_name if output else None,
+        worst_final_output=output.output if output else None,
+        sample_role=_role_of_output(cell, output) if output else None,
         limits=judged.limits,
         missed_limits=judged.missed_limits,
         latency_p50_ms=_latency(cell),
@@ -168,6 +172,14 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         farm=request.farm.name if request.pool else None,
         digests=input_digests(request, cell.code),
     )
+
+
+def _role_of_output(cell: CellResult, output: OutputComparison) -> SampleRole | None:
+    """Return why the operators of the reported sample were captured; None if they were not."""
+    methods, captured = cell.lowered.methods if cell.lowered else (), cell.capture.methods if cell.capture else ()
+    pairs = zip(methods, captured, strict=False)
+    own = (pair for pair in pairs if pair[0].exported.method == output.method and output.sample in pair[1].captured)
+    return next((lowered.role(output.sample) for lowered, _ in own), None)
 
 
 def _compile_fact(methods: Sequence[LoweredMethod], name: str) -> int | None:
@@ -238,22 +250,29 @@ def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow
     A value that a delegate converted to another grid has rows too. They have no `operator_index`.
     """
     comparison = cell.comparison
+    if cell.lowered is None:
+        return
+    roles = {lowered.exported.method: lowered.role for lowered in cell.lowered.methods}
     if comparison is not None and comparison.operators:
         effects = _device_effects(comparison.budget)
         for row in (*comparison.operators, *comparison.other_references):
-            yield _operator(identity, row, effects)
+            effect = effects.get((row.operator.name, row.sample)) if row.reference == "edge" else None
+            yield _operator(identity, row, roles[row.operator.method](row.sample), effect)
         for row in comparison.requantized:
-            yield replace(_operator(identity, row, {}), operator_index=None)
-    elif cell.lowered is not None:
+            role = roles[row.operator.method](row.sample)
+            yield replace(_operator(identity, row, role), operator_index=None)
+    else:
         first = 0
         for lowered in cell.lowered.methods:
-            for sample in range(lowered.operator_samples):
-                for row in _not_dumped(lowered, cell.request.measure.references, sample):
-                    yield _operator(identity, _in_method(row, lowered, first), {})
+            for choice in lowered.chosen:
+                for row in _not_dumped(lowered, cell.request.measure.references, choice.sample):
+                    yield _operator(identity, _in_method(row, lowered, first), choice.role)
                 for tensor in lowered.requantized:
-                    row = OperatorComparison(operator=tensor.operator, sample=sample, status="not_dumped", gap=Gap())
+                    row = OperatorComparison(
+                        operator=tensor.operator, sample=choice.sample, status="not_dumped", gap=Gap()
+                    )
                     row = _in_method(row, lowered, first)
-                    yield replace(_operator(identity, row, {}), operator_index=None)
+                    yield replace(_operator(identity, row, choice.role), operator_index=None)
             first += len(lowered.operators)
 
 
@@ -262,12 +281,13 @@ def _in_method(row: OperatorComparison, lowered: LoweredMethod, first: int) -> O
     return replace(row, operator=named_operator(row.operator, lowered.exported.method, first))
 
 
-def _device_effects(budget: Iterable[ErrorShare]) -> dict[str, float]:
-    """Return, per operator, the lowest SNR of a final output if the operator's introduced error were the only error."""
-    effects: dict[str, float] = {}
+def _device_effects(budget: Iterable[ErrorShare]) -> dict[tuple[str, int], float]:
+    """Return, per operator and sample, the lowest SNR of a final output with the operator's introduced error alone."""
+    effects: dict[tuple[str, int], float] = {}
     for share in budget:
         if share.cause == "device" and share.operator is not None and share.alone_snr_db is not None:
-            effects[share.operator] = min(share.alone_snr_db, effects.get(share.operator, share.alone_snr_db))
+            place = share.operator, share.sample
+            effects[place] = min(share.alone_snr_db, effects.get(place, share.alone_snr_db))
     return effects
 
 
@@ -282,7 +302,9 @@ def _not_dumped(lowered: LoweredMethod, references: Sequence[str], sample: int) 
             yield row_against(operator=node, status="no_operator", nodes=(node.name,))
 
 
-def _operator(identity: CellIdentity, row: OperatorComparison, effects: Mapping[str, float | None]) -> OperatorRow:
+def _operator(
+    identity: CellIdentity, row: OperatorComparison, role: SampleRole, effect_snr_db: float | None = None
+) -> OperatorRow:
     operator, qparams = row.operator, row.operator.quantization
     values: dict[str, Any] = _shared(OperatorRow, operator, row) | {
         "operator_index": None if row.status == "no_operator" else operator.index,
@@ -293,7 +315,8 @@ def _operator(identity: CellIdentity, row: OperatorComparison, effects: Mapping[
         "zero_point": qparams.zero_point if qparams else None,
         "delegated": operator.subgraph is not None,
         "introduced_spans": row.spans,
-        "effect_snr_db": effects.get(operator.name) if row.reference == "edge" else None,
+        "sample_role": role,
+        "effect_snr_db": effect_snr_db,
     }
     return OperatorRow(cell=identity, **values)
 

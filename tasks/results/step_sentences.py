@@ -2,21 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 
-from qnnsweep.tasks.records import StepComparison
+from qnnsweep.tasks.records import OutputComparison, StepComparison
 
 _FUSED_DB = 6.0  # the debug program has at most a quarter of the noise of the shipping program
 
 
-def step_sentences(steps: Sequence[StepComparison]) -> Iterator[str]:
-    """Yield a sentence about the step with the lowest SNR, and one about the tokens. `steps`: of all sequences."""
+def step_sentences(steps: Sequence[StepComparison], output: OutputComparison | None) -> Iterator[str]:
+    """Yield a sentence about the step that has the reported output, and one about the tokens.
+
+    `steps`: of all sequences. `output`: None if no output has noise.
+    """
     if len(steps) < 2:
         return
-    compared = [step for step in steps if step.total_snr_db is not None]
-    if compared:
-        worst = min(compared, key=lambda step: step.total_snr_db or 0.0)
-        lowest = f"The lowest result of a step is that of {_words(worst)}: {worst.total_snr_db:.1f} dB"
-        captured = any(step.debug_introduced_snr_db is not None for step in steps)
-        yield f"{lowest}, {_from(worst)}.{_fused(worst, captured)}"
+    place = output and (output.method, output.sample)
+    worst = next((step for step in steps if (step.method, step.method_sample) == place), None)
+    if worst is not None and worst.origin != "none":
+        yield f"The worst output is that of {_words(worst)}, {_from(worst)}.{_fused(worst)}"
     chosen = [step for step in steps if step.token is not None]
     if not chosen:
         return
@@ -48,14 +49,9 @@ def _from(step: StepComparison) -> str:
     return "most of it introduced by the step itself"
 
 
-def _fused(step: StepComparison, captured: bool) -> str:
-    """Return a sentence if the debug program, on the same inputs, does not have the error of the shipping program.
-
-    `captured`: whether there are captured steps. If the step is not one of them, the sentence says how to capture it.
-    """
+def _fused(step: StepComparison) -> str:
+    """Return a sentence if the debug program, on the same inputs, does not have the error of the shipping program."""
     debug, shipping = step.debug_introduced_snr_db, step.introduced_snr_db
-    if captured and debug is None and step.origin == "introduced":
-        return f" Its operators are compared with measure.operator_samples={step.method_sample + 1}."
     if debug is None or shipping is None or debug < shipping + _FUSED_DB or step.origin != "introduced":
         return ""
     return f" On the same inputs the debug program is at {debug:.1f} dB, so it is what the compiler fuses."

@@ -14,7 +14,8 @@ from executorch.exir import EdgeProgramManager
 from executorch.exir.program._program import _gen_edge_manager_for_partitioners, lift_constant_tensor_pass
 from torch.export import ExportedProgram
 
-from qnnsweep.tasks.records import Blob, Operator, OtherReference, Quantization, QuantizedMethod
+from qnnsweep.tasks.numerics.samples import choose, sample_noise
+from qnnsweep.tasks.records import Blob, ChosenSample, Operator, OtherReference, Quantization, QuantizedMethod
 from qnnsweep.tasks.records.keys import METHOD, tensor_key
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
@@ -28,7 +29,7 @@ from qnnsweep.tasks.toolchain.reference.graph_change import graph_change
 from qnnsweep.tasks.toolchain.reference.lowered import LoweredRung, lowered_rung, note_of
 from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator_table, output_operators
 from qnnsweep.tasks.toolchain.saved_program import load_program
-from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
+from qnnsweep.tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors, read_samples, read_tensors
 
 Samples = Sequence[tuple[torch.Tensor, ...]]
 
@@ -42,7 +43,8 @@ class EdgeModel:
     etrecord: Any
     """ExecuTorch's ETRecord, which is saved only with the debug program."""
     samples: Samples
-    operator_samples: int
+    chosen: tuple[ChosenSample, ...]
+    choosable: int
     operators: tuple[Operator, ...]
     input_qparams: tuple[Quantization | None, ...]
     output_operators: tuple[int | None, ...]
@@ -69,7 +71,6 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     exported = quantized.exported
     inputs = [spec.name for spec in exported.inputs]
     samples = read_samples(store, exported.evaluation, inputs, len(exported.sample_names))
-    recorded = samples[: options.operator_samples]
     compiler = backend_of(options.kind).compiler(options.scheme, None)
     edge = edge_program(compiler, load_program(store, quantized.program), exported.name)
     etrecord, edge._etrecord = edge._etrecord, None
@@ -77,7 +78,7 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     operators = operator_table(graph, compiler)
     programs = {"exported": exported.program, "quantized": quantized.program}
     reference = graph_of(graph)
-    answers, values = _run_reference(reference, samples, len(recorded))
+    answers = _answers(reference, samples)
     calls, constants = put_graph(store, reference)
     qparams = input_qparams(graph, compiler)
     designed: Sequence[object] | str = answers
@@ -91,21 +92,28 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     outputs_lowered = outputs_edge
     if lowered is not None:
         outputs_lowered = None if lowered.outputs is None else put_tensors(store, outputs_by_sample(lowered.outputs))
+    choosable = len(samples) if options.choosable is None else min(options.choosable, len(samples))
+    best = answers if unavailable else designed  # the best prediction of the device's outputs
+    eager = read_tensors(store, exported.outputs_eager)
+    chosen = choose([_noise(best[sample], eager, sample) for sample in range(choosable)], options.operator_samples)
+    recorded = {choice.sample: samples[choice.sample] for choice in chosen}
+    first = _values(reference, {0: samples[0]}) if lowered is None else {}
     return EdgeModel(
         quantized=quantized,
         program=edge,
         etrecord=etrecord,
         samples=samples,
-        operator_samples=len(recorded),
+        chosen=chosen,
+        choosable=choosable,
         operators=tuple(operators),
         input_qparams=qparams,
         output_operators=output_operators(graph, operators),
         reference_calls=calls,
         reference_constants=constants,
-        reference=put_tensors(store, values),
+        reference=put_tensors(store, _values(reference, recorded)),
         outputs_lowered=outputs_lowered,
         lowered_note=note_of(lowered),
-        graph_change=_graph_change(quantized, lowered, (answers, values), graph, operators, samples[:1], store),
+        graph_change=_graph_change(quantized, lowered, (answers, first), graph, operators, samples[0], store),
         outputs_edge=outputs_edge,
         outputs_designed=None if unavailable else put_tensors(store, outputs_by_sample(designed)),
         designed_unavailable=unavailable,
@@ -122,12 +130,13 @@ def _graph_change(
     edge: tuple[Sequence[object], Mapping[str, torch.Tensor]],
     graph: ExportedProgram,
     operators: Sequence[Operator],
-    first: Samples,
+    first: tuple[torch.Tensor, ...],
     store: Store,
 ) -> str | None:
     """Return what makes the lowered graph another function than the model; None if it is the same or if unknown.
 
-    `edge`: the final outputs and the values of the edge graph, which is the rung if `lowered` is None.
+    `edge`: the final outputs and, for the first sample, the values of the edge graph, which is the rung if `lowered` is
+    None. `first`: the inputs of the first sample.
     """
     exported = quantized.exported
     values = {row.index: edge[1].get(tensor_key(0, row.index)) for row in operators}
@@ -136,7 +145,7 @@ def _graph_change(
 
     def reference() -> tuple[OtherReference, dict[str, torch.Tensor]]:
         counterparts = other_reference(
-            "exported", load_program(store, exported.program), graph, operators, first, store
+            "exported", load_program(store, exported.program), graph, operators, {0: first}, store
         )
         return counterparts, read_tensors(store, counterparts.values)
 
@@ -168,23 +177,23 @@ def edge_program(compiler: Compiler, program: ExportedProgram, method: str = MET
     return edge
 
 
-def _run_reference(
-    graph: ReferenceGraph, samples: Samples, recorded: int
-) -> tuple[list[object], dict[str, torch.Tensor]]:
-    """Return the final outputs for all samples, and the values of the operators for the first `recorded` samples.
-
-    The values of operators that depend only on constants are left out.
-    """
-    answers: list[object] = []
-    values: dict[str, torch.Tensor] = {}
+def _answers(graph: ReferenceGraph, samples: Samples) -> list[object]:
+    """Return the final outputs of every sample."""
     with torch.no_grad():
-        for number, sample in enumerate(samples):
-            answer, call_values = graph.run(sample)
-            answers.append(answer)
-            if number < recorded:
-                values |= {
-                    tensor_key(number, index): value
-                    for index, value in call_values.items()
-                    if isinstance(value, torch.Tensor) and index not in graph.constant_calls
-                }
-    return answers, values
+        return [graph.run(sample)[0] for sample in samples]
+
+
+def _noise(answer: object, eager: Mapping[str, torch.Tensor], sample: int) -> float:
+    """Return the noise of a sample's final outputs against those of eager PyTorch."""
+    actual = [tensor.detach().numpy() for tensor in flat_outputs(answer).values()]
+    return sample_noise((output, eager[tensor_key(sample, index)].numpy()) for index, output in enumerate(actual))
+
+
+def _values(graph: ReferenceGraph, samples: Mapping[int, tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
+    """Return the values of the operators by the key `<sample>/<operator index>`, except those of constants."""
+    with torch.no_grad():
+        return {
+            tensor_key(sample, index): value
+            for sample, inputs in samples.items()
+            for index, value in graph.tensors(inputs).items()
+        }

@@ -20,6 +20,7 @@ from qnnsweep.tasks.records import (
     LoweredMethod,
     LoweredProgram,
     ModelFacts,
+    OtherReference,
     QuantizedModel,
 )
 from qnnsweep.tasks.records.options import LoweringOptions
@@ -94,6 +95,40 @@ def reference_kernels(lowered: LoweredMethod, store: Store) -> Callable[..., "Ho
 
     make_deterministic()
     return partial(HostKernels, read_graph(store, lowered.reference_calls, lowered.reference_constants))
+
+
+def reference_values(lowered: LoweredMethod, store: Store, inputs: Sequence[NDArray[Any]]) -> dict[int, NDArray[Any]]:
+    """Return the operators' values in the edge graph on one sample, as the lowering computes them for those it chose.
+
+    `inputs`: the exact inputs of the sample.
+    """
+    import torch
+
+    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+
+    make_deterministic()
+    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+    with torch.no_grad():
+        values = graph.tensors([torch.from_numpy(array.copy()) for array in inputs])
+    return {index: value.contiguous().numpy() for index, value in values.items()}
+
+
+def other_values(
+    lowered: LoweredMethod, other: OtherReference, store: Store, inputs: Sequence[NDArray[Any]]
+) -> dict[int, NDArray[Any]]:
+    """Return the operators' values in another reference on one sample; see `reference_values`."""
+    import torch
+
+    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.reference.counterparts import values_on
+    from qnnsweep.tasks.toolchain.saved_program import load_program
+
+    make_deterministic()
+    blob = lowered.exported.program if other.name == "exported" else lowered.quantized.program
+    tensors = [torch.from_numpy(array.copy()) for array in inputs]
+    values = values_on(other, lowered.operators, load_program(store, blob), tensors)
+    return {index: value.contiguous().numpy() for index, value in values.items()}
 
 
 def exported_function(exported: ExportedMethod, store: Store) -> Callable[[Sequence[NDArray[Any]]], list[NDArray[Any]]]:

@@ -90,7 +90,8 @@ def _lowered(model: EdgeModel, ship: Compiled, program: Blob, options: LoweringO
         output_operators=model.output_operators,
         operators=tuple(replace(row, subgraph=numbers.get(row.debug_handle or 0)) for row in model.operators),
         expected_tensors=(),
-        operator_samples=model.operator_samples,
+        chosen=model.chosen,
+        choosable=model.choosable,
         reference_calls=model.reference_calls,
         reference_constants=model.reference_constants,
         reference=model.reference,
@@ -122,7 +123,8 @@ def _with_debug_program(
         return replace(lowered, debug_unavailable=debug.reason)
     debug_program = store.put_bytes(debug.program.buffer)
     etrecord = debug.program.get_etrecord()
-    etrecord.update_representative_inputs(model.samples[0])
+    first = model.chosen[0].sample if model.chosen else 0
+    etrecord.update_representative_inputs(model.samples[first])  # ExecuTorch's Inspector reads one sample
     etrecord.save("etrecord.bin")
     return replace(
         lowered,
@@ -157,6 +159,6 @@ def _bundled(store: Store, program: ExecutorchProgramManager, models: Sequence[E
 def _cases(store: Store, model: EdgeModel) -> Iterator[MethodTestCase]:
     expected = read_tensors(store, model.quantized.exported.outputs_eager)
     outputs = len({tensor_name(key) for key in expected})
-    for sample, inputs in enumerate(model.samples[: model.operator_samples]):
+    for sample in (choice.sample for choice in model.chosen):
         answers = [expected[tensor_key(sample, index)] for index in range(outputs)]
-        yield MethodTestCase(inputs=inputs, expected_outputs=answers)
+        yield MethodTestCase(inputs=model.samples[sample], expected_outputs=answers)

@@ -59,7 +59,8 @@ def cell(
         outputs_designed=None if isinstance(designed, str) else blob(designed),
         designed_unavailable=designed if isinstance(designed, str) else None,
     )
-    return lowered, replace(CAPTURED_METHOD, outputs=blobs["device"], outputs_debug=blobs["debug"])
+    debug = replace(CAPTURED_METHOD.debug[0], outputs=blobs["debug"])
+    return lowered, replace(CAPTURED_METHOD, outputs=blobs["device"], debug=(debug,))
 
 
 def read(store: Store, designed: NDArray[Any] | str, **rungs: NDArray[Any]) -> FinalOutputs:
@@ -133,5 +134,5 @@ def test_a_debug_program_that_gives_nan_or_a_shipping_program_that_gives_zeros_i
     lowered, capture = cell(store, device=shipping, debug=debug)
     final = FinalOutputs.of(lowered, capture, store)
     assert final.observer_effect() == effect
-    without = FinalOutputs.of(lowered, replace(capture, outputs_debug=None), store)
+    without = FinalOutputs.of(lowered, replace(capture, debug=()), store)
     assert without.observer_effect() == (None, None)

@@ -184,6 +184,7 @@ REQUEST = (
     same("budget.cycles_ratio", 1.25, NONE, _REPAIR),
     same("budget.spill_bytes", 0, NONE, _REPAIR),
     same("certificate.samples", 2, NONE, _REPAIR),
+    same("searched_samples", 2, LOWER_ON, "the samples to capture are chosen among these"),
     same("retention.keep_runs", 1, NONE, _SWEEP),
     same("retention.keep_days", 1.0, NONE, _SWEEP),
     same("retention.max_gib", 1.0, NONE, _SWEEP),

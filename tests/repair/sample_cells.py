@@ -54,7 +54,7 @@ def cell(
 def share(cause: Cause, value: float, name: str | None) -> ErrorShare:
     return ErrorShare(
         output_index=ANSWER.output_index, output="logits", cause=cause, operator=name, operator_index=None,
-        module_path=None, share=value, share_error=0.0, alone_snr_db=None, without_snr_db=None, sample=1,
+        module_path=None, share=value, share_error=0.0, alone_snr_db=None, without_snr_db=None, sample=0,
     )  # fmt: skip
 
 

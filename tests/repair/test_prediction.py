@@ -36,46 +36,44 @@ def budgets(draw: Any) -> list[ErrorShare]:
 
 
 def test_errors_that_neither_cancel_nor_add_up_leave_the_sum_of_what_is_left() -> None:
-    parts = energies([share("resolution", 0.75, "add"), share("weights", 0.2, "conv"), share("unexplained", 0.05)], 0)
+    parts = energies([share("resolution", 0.75, "add"), share("weights", 0.2, "conv"), share("unexplained", 0.05)])
     assert gain_db(parts, {("resolution", "add"): 0.0}) == pytest.approx(10 * math.log10(1 / 0.25))
     assert gain_db(parts, {("resolution", "add"): 0.1}) == pytest.approx(10 * math.log10(1 / 0.325))
 
 
 def test_a_single_part_that_is_left_has_its_share_however_much_it_cancelled() -> None:
     """The shares of digits_cnn with a grid that is 40 times too wide: the device undoes a part of its rounding."""
-    parts = energies(
-        [share("resolution", 1.06, "head"), share("device", 0.548, "head"), share("weights", 0.065, "c")], 0
-    )
+    parts = energies([share("resolution", 1.06, "head"), share("device", 0.548, "head"), share("weights", 0.065, "c")])
     without_head = {("resolution", "head"): 0.0, ("device", "head"): 0.0}
     assert gain_db(parts, without_head) == pytest.approx(10 * math.log10(1 / 0.065))
 
 
 def test_errors_that_cancel_leave_less_than_their_sum() -> None:
-    parts = energies([share("weights", 0.7, name) for name in "abc"], 0)
+    parts = energies([share("weights", 0.7, name) for name in "abc"])
     assert gain_db(parts, {("weights", "a"): 0.0}) == pytest.approx(10 * math.log10(1 / (1.4 - 1.1 / 3)))
 
 
-def test_totals_and_other_outputs_are_no_parts() -> None:
-    shares = [share("weights", 0.5), share("graph", 0.2), share("weights", 0.5, "a", output_index=1)]
-    assert energies([*shares, share("weights", None, "a"), share("device", 0.0, "a")], 0) == {}
+def test_totals_are_no_parts() -> None:
+    shares = [share("weights", 0.5), share("graph", 0.2)]
+    assert energies([*shares, share("weights", None, "a"), share("device", 0.0, "a")]) == {}
     assert gain_db({}, {}) == 0.0
 
 
 @given(budgets())
 def test_a_change_of_nothing_gains_nothing(shares: list[ErrorShare]) -> None:
-    assert gain_db(energies(shares, 0), {}) == pytest.approx(0.0, abs=1e-6)
+    assert gain_db(energies(shares), {}) == pytest.approx(0.0, abs=1e-6)
 
 
 @given(budgets(), st.floats(1.0, 100.0))
 def test_a_change_of_everything_gains_its_factor_in_db(shares: list[ErrorShare], factor: float) -> None:
-    parts = energies(shares, 0)
+    parts = energies(shares)
     assert gain_db(parts, dict.fromkeys(parts, 1 / factor)) == pytest.approx(10 * math.log10(factor), abs=1e-6)
 
 
 @given(budgets(), st.data())
 def test_what_is_left_is_between_a_quarter_of_its_part_and_all_of_it(shares: list[ErrorShare], data: Any) -> None:
     """Without a limit, a strong cancellation would predict a gain that no change has."""
-    parts = energies(shares, 0)
+    parts = energies(shares)
     changed = data.draw(st.lists(st.sampled_from(sorted(parts, key=str)), unique=True))
     left = sum(energy for part, energy in parts.items() if part not in changed)
     total = sum(parts.values())

@@ -45,7 +45,7 @@ def test_a_requantized_value_has_a_row_without_an_index_and_is_no_operator_of_th
 def test_a_wrong_conversion_counts_among_the_operators_that_introduce_error(planned: Request) -> None:
     cell = passed_cell(planned)
     row = OperatorComparison(
-        operator=CONVERSION, sample=0, status="compared", gap=WORSE, verdict="introduced",
+        operator=CONVERSION, sample=1, status="compared", gap=WORSE, verdict="introduced",
         parts=replace(PARTS, introduced_snr_db=1.0),
     )  # fmt: skip
     cell.comparison = replace(COMPARISON, requantized=(row,), budget=())

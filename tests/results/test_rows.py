@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qnnsweep.conf.schema import Request, RunnerKind
-from qnnsweep.tasks.records import Counterpart, ErrorParts, Gap, OperatorComparison, OtherReference
+from qnnsweep.tasks.records import Counterpart, Gap, OperatorComparison, OtherReference
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.storage import tables
@@ -24,7 +24,6 @@ from tests.sample_records import (
     COMPARISON,
     CONV,
     LOWERED,
-    PARTS,
     PROBED,
     TOOLCHAIN,
     VIEW,
@@ -150,6 +149,10 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "top1_agreement_high": pytest.approx(0.9055, abs=1e-4),
             "accuracy": 1.0,
             "accuracy_eager": 1.0,
+            "worst_sample": 1,
+            "worst_sample_name": "b",
+            "worst_final_output": "logits",
+            "sample_role": "worst",
             "missed_limits": (),
             "latency_p50_ms": 4.0,
             "timed_on": "simulator",
@@ -159,9 +162,8 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "operators_introduced": 1,
             "operators_masked": 1,
             "worst_operator": "conv",
-            "worst_operator_verdict": "introduced",
+            "worst_operator_verdict": "exact",
             "worst_operator_cause": "weights",
-            "worst_operator_introduced_snr_db": 20.0,
             "worst_operator_effect_snr_db": 33.0,
             **VERSIONS,
             "log": "c" * 64,
@@ -280,65 +282,6 @@ def test_operators_that_were_not_compared_have_a_row_per_requested_reference(
         ("exported", "view", "not_dumped"), ("exported", "dropout", "no_operator"),
     ]  # fmt: skip
     assert actual == of_a_sample[:rows_per_sample] * 2
-
-
-def test_an_operator_has_one_row_per_sample_with_its_gap_or_a_status(planned: Request) -> None:
-    conv = {
-        "operator_index": 0,
-        "operator": "conv",
-        "target": "aten.convolution.default",
-        "debug_handle": 4,
-        "output_index": 0,
-        "module_path": "layers.0",
-        "stack_trace": "line 3",
-        "source_nodes": ("conv2d",),
-        "reads": (),
-        "shape": (1, 2, 8, 8),
-        "dtype": "float32",
-        "scale": (0.5,),
-        "zero_point": (3,),
-        "axis_order": (0, 2, 3, 1),
-        "delegated": True,
-        "subgraph": 0,
-        "reference": "edge",
-        "sample": 0,
-        "status": "masked",
-        "nonfinite_actual": 1,
-        "nonfinite_reference": 2,
-        "masked_elements": 5,
-        "masked_by": ("relu",),
-        **GAP,
-        **asdict(PARTS),
-        "introduced_spans": ("pad",),
-        "effect_snr_db": 35.0,
-        "verdict": "introduced",
-        "why": None,
-    }
-    untouched = {"nonfinite_actual": 0, "nonfinite_reference": 0, "masked_elements": 0, "masked_by": ()}
-    never_replayed = untouched | {**asdict(ErrorParts()), "introduced_spans": (), "effect_snr_db": None}
-    view = dict.fromkeys(conv) | {
-        "operator_index": 1,
-        "operator": "view",
-        "target": "aten.view_copy.default",
-        "output_index": 0,
-        "module_path": "",
-        "stack_trace": "",
-        "source_nodes": (),
-        "reads": (),
-        "delegated": False,
-        "reference": "edge",
-        "sample": 0,
-        "status": "no_handle",
-        "verdict": "blind",
-        "why": "no such kernel",
-        **never_replayed,
-    }
-    exact = (
-        conv
-        | never_replayed
-        | {"effect_snr_db": 35.0, "sample": 1, "status": "exact", "mse": 0.0, "snr_db": None, "verdict": "exact"}
-    )
-    assert rows_of(passed_cell(planned), "operators") == [conv, view, exact, view | {"sample": 1, "why": None}]
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3], ids=["no debug program", "aborted", "device lost"])

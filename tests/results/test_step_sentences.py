@@ -6,48 +6,50 @@ from dataclasses import replace
 
 from qnnsweep.tasks.results.step_sentences import step_sentences
 
-from tests.sample_records import STEP  # isort: skip
+from tests.sample_records import ANSWER, STEP  # isort: skip
 
 FIRST = replace(STEP, step=0, method="prefill", token=3, token_reference=3, total_snr_db=50.0, origin="introduced")
 SECOND = replace(STEP, method="decode", token=4, token_reference=4, total_snr_db=30.0, origin="inherited")
 FLIP = replace(SECOND, token=5, margin=0.5, score_error=0.125, origin="introduced")
-LOWEST = 'The lowest result of a step is that of step 1 (decode) of "a": 30.0 dB, most of it '
+OUTPUT = replace(ANSWER, method="decode", sample=SECOND.method_sample)
+LOWEST = 'The worst output is that of step 1 (decode) of "a", most of it '
 
 
 def test_the_worst_step_and_equal_tokens_are_stated() -> None:
-    assert list(step_sentences([FIRST, SECOND])) == [
+    assert list(step_sentences([FIRST, SECOND], OUTPUT)) == [
         f"{LOWEST}inherited from the state and the token that the device had.",
         "All tokens of 1 sequence are those of eager PyTorch.",
     ]
 
 
 def test_the_first_token_that_differs_is_named_with_its_margin() -> None:
-    assert list(step_sentences([FIRST, FLIP, replace(FIRST, sample=1), replace(SECOND, sample=1)])) == [
+    assert list(step_sentences([FIRST, FLIP, replace(FIRST, sample=1), replace(SECOND, sample=1)], OUTPUT)) == [
         f"{LOWEST}introduced by the step itself.",
         (
             '1 of 2 sequences have a token that differs, the first in step 1 (decode) of "a": its margin is 0.5, and '
             "a score is off by up to 0.125."
         ),
     ]
-    near = list(step_sentences([FIRST, replace(FLIP, margin=0.2)]))[1]
+    near = list(step_sentences([FIRST, replace(FLIP, margin=0.2)], OUTPUT))[1]
     assert near.endswith("off by up to 0.125, so the two tokens were nearly equally good.")
 
 
 def test_an_error_that_the_debug_program_does_not_have_is_one_of_fusion() -> None:
     fused = replace(SECOND, origin="introduced", introduced_snr_db=31.0, debug_introduced_snr_db=49.0)
-    assert next(iter(step_sentences([FIRST, fused]))) == (
+    assert next(iter(step_sentences([FIRST, fused], OUTPUT))) == (
         f"{LOWEST}introduced by the step itself. On the same inputs the debug program is at 49.0 dB, so it is what the "
         "compiler fuses."
     )
 
 
-def test_a_worst_step_that_was_not_captured_has_the_key_that_captures_it() -> None:
-    late = replace(SECOND, method_sample=23, origin="introduced")
-    assert next(iter(step_sentences([replace(FIRST, debug_introduced_snr_db=50.0), late]))) == (
-        f"{LOWEST}introduced by the step itself. Its operators are compared with measure.operator_samples=24."
+def test_the_step_is_that_of_the_reported_output() -> None:
+    other = replace(OUTPUT, method="prefill", sample=FIRST.method_sample)
+    assert next(iter(step_sentences([FIRST, SECOND], other))) == (
+        'The worst output is that of step 0 (prefill) of "a", most of it introduced by the step itself.'
     )
+    assert list(step_sentences([FIRST, SECOND], None)) == ["All tokens of 1 sequence are those of eager PyTorch."]
 
 
 def test_a_recurrent_model_has_no_sentence_about_tokens_and_one_step_has_none_at_all() -> None:
-    assert len(list(step_sentences([replace(FIRST, token=None), replace(SECOND, token=None)]))) == 1
-    assert list(step_sentences([FIRST])) == []
+    assert len(list(step_sentences([replace(FIRST, token=None), replace(SECOND, token=None)], OUTPUT))) == 1
+    assert list(step_sentences([FIRST], OUTPUT)) == []

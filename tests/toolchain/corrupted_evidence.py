@@ -9,7 +9,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -131,19 +131,18 @@ def compared_after(
     """What the comparison makes of the capture with this damage."""
     from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc, serialize_to_etdump_flatcc
 
-    assert capture.methods[0].etdump_debug is not None
-    assert capture.methods[0].debug_buffer is not None
+    first, *others = capture.methods[0].debug
     files = Files(
-        etdump=deserialize_from_etdump_flatcc(store.read(capture.methods[0].etdump_debug)),
-        buffer=bytearray(store.read(capture.methods[0].debug_buffer)),
+        etdump=deserialize_from_etdump_flatcc(store.read(first.etdump)), buffer=bytearray(store.read(first.buffer))
     )
     damage(files)
     written = serialize_to_etdump_flatcc(files.etdump)
-    changed = with_method(
-        capture,
-        etdump_debug=store.put_bytes(len(written).to_bytes(4, "little") + written),  # it leaves out the size
-        debug_buffer=store.put_bytes(bytes(files.buffer)),
+    damaged = replace(
+        first,
+        etdump=store.put_bytes(len(written).to_bytes(4, "little") + written),  # it leaves out the size
+        buffer=store.put_bytes(bytes(files.buffer)),
     )
+    changed = with_method(capture, debug=(damaged, *others))
     return compare_methods(lowered, changed, options, store)
 
 
@@ -179,16 +178,21 @@ def fuzzed(
     Raises any error that the comparison must not raise.
     """
     outcomes: Counter[str] = Counter()
+    captured = capture.methods[0]
+    first, *others = captured.debug
+    blobs = {"etdump": captured.etdump, "debug etdump": first.etdump, "debug buffer": first.buffer}
     expected = [
-        (sample, operator)
-        for sample in range(lowered.methods[0].operator_samples)
-        for operator in lowered.methods[0].operators
+        (sample, operator) for sample in capture.methods[0].captured for operator in lowered.methods[0].operators
     ]
 
     @settings(profile, database=None, suppress_health_check=list(HealthCheck))
-    @given(data=_mutated(store.read(getattr(capture.methods[0], field))))
+    @given(data=_mutated(store.read(blobs[field])))
     def compare(data: bytes) -> None:
-        changed = with_method(capture, **{field: store.put_bytes(data)})
+        blob = store.put_bytes(data)
+        if field == "etdump":
+            changed = with_method(capture, etdump=blob)
+        else:
+            changed = with_method(capture, debug=(replace(first, **{field.removeprefix("debug "): blob}), *others))
         try:
             comparison = compare_methods(lowered, changed, options, store)
         except EvidenceError:

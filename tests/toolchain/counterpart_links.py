@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.comparison.evidence import Evidence
 from qnnsweep.tasks.numerics.metrics import snr_db
-from qnnsweep.tasks.records import QuantizedModel
+from qnnsweep.tasks.records import CapturedMethod, LoweredMethod, QuantizedModel
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 
@@ -49,7 +50,7 @@ def linked(
         _, actual = graph_of(edge).run(sample)
     links = {}
     for name, program in (("exported", exported.methods[0].program), ("quantized", quantized.methods[0].program)):
-        other = other_reference(name, load_program(store, program), edge, operators, [sample], store)
+        other = other_reference(name, load_program(store, program), edge, operators, {0: sample}, store)
         values = read_tensors(store, other.values)
         rows = {}
         for row, counterpart in zip(operators, other.counterparts, strict=True):
@@ -59,6 +60,26 @@ def linked(
             rows[row.name] = Linked(nodes=counterpart.nodes, status=counterpart.status, snr_db=far)
         links[name] = (rows, [node.name for node in other.unclaimed])
     return links
+
+
+def computed_values(
+    lowered: LoweredMethod, capture: CapturedMethod, store: Store
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Compute the values of a chosen sample in other references, as if it had not been chosen.
+
+    Return the reference and the operator of the values that are those that were stored, and of those that are not.
+    """
+    stored = Evidence(lowered, capture, store)
+    computed = Evidence(replace(lowered, chosen=()), capture, store)
+    sample = stored.samples[0]
+    same: list[tuple[str, str]] = []
+    others: list[tuple[str, str]] = []
+    for other in lowered.references:
+        for row, counterpart in zip(lowered.operators, other.counterparts, strict=True):
+            if counterpart.status is None:
+                values = [evidence.other_value(other, sample, row.index).tobytes() for evidence in (stored, computed)]
+                (same if values[0] == values[1] else others).append((other.name, row.name))
+    return same, others
 
 
 def _snr_db(actual: Any, reference: Any) -> float:

@@ -126,7 +126,7 @@ def test_a_reference_value_lies_in_its_operators_grid(lowered: LoweredProgram, r
         low, high = (
             (code - qparams.zero_point[0]) * qparams.scale[0] for code in (qparams.quant_min, qparams.quant_max)
         )
-        for sample in range(lowered.methods[0].operator_samples):
+        for sample in (choice.sample for choice in lowered.methods[0].chosen):
             value = reference[tensor_key(sample, row.index)]
             assert tuple(value.shape) == row.shape
             room = 0.1 * (high - low) + qparams.scale[0]
@@ -186,8 +186,7 @@ def test_every_computed_operator_is_announced_once_with_its_own_grid_and_layout(
 def test_the_runtime_logs_what_was_announced_and_nothing_else(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
-    assert capture.methods[0].etdump_debug is not None
-    dump = read_etdump(resources.store.read(capture.methods[0].etdump_debug))
+    dump = read_etdump(resources.store.read(capture.methods[0].debug[0].etdump))
     operators = [entry for entry in dump.tensors if not entry.is_output and not entry.delegate_argument]
     announced = {
         tensor.identifier
@@ -196,7 +195,7 @@ def test_the_runtime_logs_what_was_announced_and_nothing_else(
     }
     for run in sorted({entry.run for entry in operators}):
         assert {entry.delegate_identifier for entry in operators if entry.run == run} == announced
-    assert len({entry.run for entry in operators}) == lowered.methods[0].operator_samples == 2
+    assert len({entry.run for entry in operators}) == len(lowered.methods[0].chosen) == 2
 
 
 def test_the_compiler_says_what_it_moves(lowered: LoweredProgram) -> None:
@@ -225,7 +224,7 @@ def test_the_etrecord_opens_in_executorchs_own_tools(record: dict[str, Any]) -> 
 
 def test_the_bundled_program_passes_executorchs_own_verification(lowered: LoweredProgram, resources: Resources) -> None:
     assert lowered.bundled_program is not None
-    for case in range(lowered.methods[0].operator_samples):
+    for case in range(len(lowered.methods[0].chosen)):
         resources.workers.call(
             "lower", executorch_oracle.verify_bundled, lowered.bundled_program, resources.store, case, 2.0
         )
@@ -251,8 +250,7 @@ def test_a_debug_buffer_of_the_announced_size_holds_it_and_one_too_small_aborts(
     tmp_path: Path,
 ) -> None:
     assert lowered.methods[0].debug_program is not None
-    assert capture.methods[0].debug_buffer is not None
-    dump = read_etdump(resources.store.read(capture.methods[0].etdump_debug))  # type: ignore[arg-type]
+    dump = read_etdump(resources.store.read(capture.methods[0].debug[0].etdump))
     needed = max(entry.offset for entry in dump.tensors if entry.run == 1)
     # Codes of one byte are counted as four, the widest that is logged.
     assert needed < lowered.methods[0].debug_buffer_bytes < 5 * needed

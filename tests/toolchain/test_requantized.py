@@ -122,8 +122,10 @@ def test_every_identifier_is_that_of_a_tensor_that_the_debug_program_is_expected
 
 @pytest.mark.toolchain
 def test_a_requantized_tensor_is_compared_on_every_sample_and_is_right_to_one_step(comparison: Comparison) -> None:
+    captured = sorted({row.sample for row in comparison.operators})
+    assert len(captured) >= 2
     assert [(row.sample, row.operator.name, row.status, row.verdict) for row in comparison.requantized] == [
-        (sample, name, "compared", "within_grid") for sample in (0, 1) for name in (OF_QUERY, OF_PART)
+        (sample, name, "compared", "within_grid") for sample in captured for name in (OF_QUERY, OF_PART)
     ]
     totals = {(row.sample, row.operator.name): row.gap.snr_db for row in comparison.operators}
     for row in comparison.requantized:

@@ -154,7 +154,24 @@ def test_the_loop_runs_on_the_device_and_the_other_programs_run_on_its_inputs(ce
     assert [launch.folder for launch in launches] == ["shipping", "debug-prefill", "debug-decode"]
     assert [launch.samples for launch in launches] == [6, 2, 2]
     commands = [" ".join(row["argv"]) for row in tables(cell)["commands"]]
-    assert ["--plan_path=" in command for command in commands] == [True, False, False]
+    assert ["--plan_path=" in command for command in commands] == [True] + [False] * (len(commands) - 1)
+    assert cell.capture is not None
+    captured = [[files.samples for files in method.debug] for method in cell.capture.methods]
+    assert len(commands) == 1 + sum(map(len, captured))
+
+
+def test_the_worst_step_is_one_of_those_whose_operators_are_compared(cell: CellResult) -> None:
+    contents = tables(cell)
+    (row,) = contents["cells"]
+    lowest = min((step for step in contents["outputs"] if step["rung"] == "device"), key=lambda step: step["snr_db"])
+    assert (row["worst_sample"], row["worst_final_output"]) == (lowest["sample"], lowest["output"])
+    assert row["sample_role"] is not None
+    explained = [
+        share
+        for share in contents["budget"]
+        if (share["sample"], share["output"]) == (lowest["sample"], lowest["output"])
+    ]
+    assert explained
 
 
 def test_the_operators_of_the_steps_are_compared_on_the_inputs_that_the_device_had(cell: CellResult) -> None:
@@ -165,8 +182,10 @@ def test_the_operators_of_the_steps_are_compared_on_the_inputs_that_the_device_h
     assert statuses <= {"compared", "exact", "masked"}
     if cell.request.scheme.name == "fp16":
         assert "introduced" not in {row["verdict"] for row in operators}
-    # The budget is that of the results; the states have none.
-    assert {row["output"] for row in contents["budget"]} == {"prefill/logits", "decode/logits"}
+    # The budgets are those of the results and, if the worst output of a method is a state, of this state.
+    outputs = {row["output"] for row in contents["budget"]}
+    assert {"prefill/logits", "decode/logits"} <= outputs
+    assert len(outputs) <= 4
     assert contents["cells"][0]["accuracy_eager"] is not None
 
 
@@ -228,10 +247,12 @@ def test_what_an_encoder_writes_stays_in_the_states_of_the_decoder(resources: Re
     assert {row["method"] for row in contents["operators"]} == {"encode", "decode"}
     assert cell.capture is not None
     encode, decode = cell.capture.methods
-    assert decode.inputs is not None
-    written, read = tensors_of(encode.outputs, resources), tensors_of(decode.inputs, resources)
-    for index, name in enumerate(("cross_k_0", "cross_v_0")):
-        assert [read[f"{sample}/{name}"].tolist() for sample in range(2)] == [written[f"0/{index}"].tolist()] * 2
+    written = tensors_of(encode.outputs, resources)
+    for files in decode.debug:
+        read = tensors_of(files.inputs, resources)
+        for index, name in enumerate(("cross_k_0", "cross_v_0")):
+            for sample in files.samples:
+                assert read[f"{sample}/{name}"].tolist() == written[f"0/{index}"].tolist()
 
 
 def test_teacher_forced_steps_read_the_tokens_that_eager_pytorch_chose(resources: Resources) -> None:

@@ -55,17 +55,20 @@ def other_reference(
     program: ExportedProgram,
     edge: ExportedProgram,
     operators: Sequence[Operator],
-    samples: Sequence[tuple[torch.Tensor, ...]],
+    samples: Mapping[int, tuple[torch.Tensor, ...]],
     store: Store,
 ) -> OtherReference:
-    """Match `operators`, the operator table of `edge`, to nodes of `program`, and store the values of these nodes."""
+    """Match `operators`, the operator table of `edge`, to nodes of `program`, and store the values of these nodes.
+
+    `samples`: the inputs of the samples whose values are stored.
+    """
     nodes, graph = _calls(program), graph_of(program)
     matcher = _NodeMatcher(nodes, _calls(edge))
     statuses: dict[int, OperatorStatus | None] = {
         row.index: matcher.statuses.get(row.index, "no_node") for row in operators
     }
     values: dict[str, torch.Tensor] = {}
-    for sample, inputs in enumerate(samples):
+    for sample, inputs in samples.items():
         node_values = _run(graph, inputs)
         for row in operators:
             if statuses[row.index] is not None:
@@ -90,6 +93,23 @@ def other_reference(
             for number, position in enumerate(matcher.unclaimed)
         ),
     )
+
+
+def values_on(
+    other: OtherReference, operators: Sequence[Operator], program: ExportedProgram, inputs: Sequence[torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    """Return the values of another reference on one sample, by the indices of `operators`. `program`: its graph."""
+    nodes = _calls(program)
+    positions = {node.name: position for position, node in enumerate(nodes)}
+    computed = _run(graph_of(program), inputs)
+    values: dict[int, torch.Tensor] = {}
+    for row, counterpart in zip(operators, other.counterparts, strict=True):
+        value = computed.get(positions[counterpart.nodes[-1]]) if counterpart.status is None else None
+        if isinstance(value, list | tuple):
+            value = value[row.output_index]
+        if isinstance(value, torch.Tensor) and tuple(value.shape) == row.shape:
+            values[row.index] = value
+    return values
 
 
 class _NodeMatcher:

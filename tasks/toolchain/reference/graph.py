@@ -138,6 +138,15 @@ class ReferenceGraph:
             values[index] = self.call(index, values, inputs)
         return self.answer(values, inputs), values
 
+    def tensors(self, inputs: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Return the value of every call that is a tensor and does not depend on constants alone."""
+        values = self.run(inputs)[1].items()
+        return {
+            index: value
+            for index, value in values
+            if isinstance(value, torch.Tensor) and index not in self.constant_calls
+        }
+
     def walk(
         self, inputs: Sequence[torch.Tensor], constants: Mapping[int, Value], change: Callable[[int, Value], Value]
     ) -> list[Value]:

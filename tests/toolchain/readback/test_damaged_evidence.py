@@ -199,7 +199,7 @@ def test_a_final_answer_that_is_no_number_is_its_rows_status(
 
 # The shipping program's log is where the times come from.
 FILES = [
-    ("debug_buffer", False), ("debug_buffer", True), ("etdump_debug", False), ("etdump_debug", True), ("etdump", False),
+    ("debug buffer", False), ("debug buffer", True), ("debug etdump", False), ("debug etdump", True), ("etdump", False),
 ]  # fmt: skip
 
 

@@ -53,7 +53,9 @@ def comparison(request_8a8w: Request, resources: Resources, asked: LoweredProgra
     return compare(asked, capture, options, store=resources.store, workers=resources.workers)
 
 
-def of(comparison: Comparison, reference: str, sample: int = 0) -> dict[str, OperatorComparison]:
+def of(comparison: Comparison, reference: str, position: int = 0) -> dict[str, OperatorComparison]:
+    """Return the rows of a captured sample, by the names of the operators. `position`: of the sample."""
+    sample = sorted({row.sample for row in comparison.operators})[position]
     rows = [row for row in comparison.other_references if (row.reference, row.sample) == (reference, sample)]
     rows_by_name = {row.operator.name: row for row in rows}
     assert len(rows_by_name) == len(rows)
@@ -98,10 +100,19 @@ def test_the_comparison_of_a_sample_does_not_depend_on_what_was_compared_before(
 ) -> None:
     options = ComparisonOptions(classifier=True, replay=False, metrics=("l1",), references=BOTH)
     evidence = Evidence(asked.methods[0], capture.methods[0], resources.store)
-    comparer = OperatorComparer(asked.methods[0], evidence, options, {}, {}, resources.store)
+    comparer = OperatorComparer(asked.methods[0], evidence, options, {}, {}, {}, resources.store, worst=(0, 0))
     first, second = ([*comparer.samples(evidence.samples)] for _ in range(2))
     assert first == second
     assert [len(sample.metrics) for sample in first] == [7, 7]
+
+
+def test_the_values_of_a_sample_that_the_lowering_did_not_choose_are_those_that_it_would_have_stored(
+    resources: Resources, asked: LoweredProgram, capture: Capture
+) -> None:
+    records = asked.methods[0], capture.methods[0]
+    same, others = resources.workers.call("compare", counterpart_links.computed_values, *records, resources.store).value
+    assert len(same) > 10
+    assert others == []
 
 
 def test_every_operator_has_a_row_for_each_reference_and_so_has_each_node_that_none_stands_for(
@@ -109,7 +120,7 @@ def test_every_operator_has_a_row_for_each_reference_and_so_has_each_node_that_n
 ) -> None:
     assert [(row.sample, row.reference, row.operator) for row in comparison.other_references] == [
         (sample, reference.name, operator)
-        for sample in range(2)
+        for sample in sorted({row.sample for row in comparison.operators})
         for reference in asked.methods[0].references
         for operator in (*asked.methods[0].operators, *reference.unclaimed)
     ]
@@ -142,12 +153,13 @@ def test_each_operator_is_compared_with_the_last_of_the_float_programs_nodes_tha
     assert all((row.gap.snr_db or 0) > 30 for row in rows.values() if row.status in COMPARED)
 
 
-@pytest.mark.parametrize("sample", [0, 1])
+@pytest.mark.parametrize("position", [0, 1])
 def test_the_last_operator_is_as_far_from_the_float_program_as_the_final_output_is(
-    sample: int, comparison: Comparison
+    position: int, comparison: Comparison
 ) -> None:
+    sample = sorted({row.sample for row in comparison.operators})[position]
     (final,) = [row for row in comparison.outputs if (row.rung, row.sample) == ("device", sample)]
-    assert of(comparison, "exported", sample)["aten_linear_default"].gap.snr_db == pytest.approx(
+    assert of(comparison, "exported", position)["aten_linear_default"].gap.snr_db == pytest.approx(
         final.gap.snr_db, rel=1e-5
     )
 

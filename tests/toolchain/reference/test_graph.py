@@ -82,10 +82,11 @@ def test_numbers_without_a_json_form_come_back_exactly(mixed: dict[str, Any], re
     json.loads(text, parse_constant=pytest.fail)
 
 
-@pytest.mark.parametrize("sample", [0, 1])
+@pytest.mark.parametrize("position", [0, 1])
 def test_the_lowered_programs_graph_gives_what_the_lowering_kept(
-    lowered: LoweredProgram, resources: Resources, sample: int
+    lowered: LoweredProgram, resources: Resources, position: int
 ) -> None:
+    sample = lowered.methods[0].chosen[position].sample
     stored = resources.workers.call("lower", graphs.run_lowered, lowered, sample, resources.store).value
     constants = [row.index for row in lowered.methods[0].operators if row.constant]
     assert stored == {

@@ -1,0 +1,112 @@
+"""The check, once the shipping program ran, whether the device's worst sample is among the captured ones."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors import safe_open
+
+from qnnsweep.tasks.comparison.diverged import Place, diverged
+from qnnsweep.tasks.numerics.samples import sample_noise
+from qnnsweep.tasks.records import Blob, Bundle, Capture, Launch, LaunchedMethod
+from qnnsweep.tasks.records.keys import METHOD, tensor_key
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import runner
+
+
+def bundle_of_worst(bundle: Bundle, capture: Capture, store: Store) -> Bundle | None:
+    """Return the bundle that captures the operators of the device's worst sample.
+
+    Return None if they are captured, or if there is no debug program that could capture them. For the noise by which
+    samples are compared, see `qnnsweep.tasks.numerics.samples`.
+    """
+    if all(check.debug is None for check in bundle.checks):
+        return None
+    methods = _methods(bundle, capture, store)
+    left_out = _diverged(bundle.launches[0], methods, store)
+    samples = [(method, sample) for method in methods for sample in method.samples if (method, sample) not in left_out]
+    if not samples:
+        return None
+    method, worst = max(samples, key=lambda pair: pair[0].noise(pair[1]))
+    if method.debug is None or worst in method.captured:
+        return None
+    line = store.read(method.debug.input_list).splitlines(keepends=True)[worst]
+    launch = replace(method.debug, input_list=store.put_bytes(line), captured=(worst,))
+    return Bundle(runner=bundle.runner, blobs=(*bundle.blobs, launch.input_list), launches=(launch,))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Method:
+    """A method with its final outputs on the device and in eager PyTorch's own run."""
+
+    launched: LaunchedMethod
+    debug: Launch | None
+    captured: Sequence[int]
+    samples: range
+    device: "_Tensors"
+    eager: "_Tensors"
+
+    @property
+    def name(self) -> str:
+        return self.launched.name or METHOD
+
+    def noise(self, sample: int) -> float:
+        keys = [tensor_key(sample, index) for index in range(len(self.launched.outputs))]
+        return sample_noise((self.device[key], self.eager[key]) for key in keys)
+
+
+class _Tensors:
+    """The tensors of a file, each of which is read when it is used."""
+
+    def __init__(self, blob: Blob, store: Store) -> None:
+        store.verify(blob)
+        self._file = safe_open(store.path(blob), framework="np")
+
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        return self._file.get_tensor(key)
+
+
+def _methods(bundle: Bundle, capture: Capture, store: Store) -> list[_Method]:
+    """Return the methods of the program, in their order."""
+    shipping = [method for launch in bundle.launches if launch.name == "shipping" for method in launch.methods]
+    return [
+        _Method(
+            launched,
+            check.debug,
+            captured.captured,
+            range(check.choosable),
+            _Tensors(captured.outputs, store),
+            _Tensors(check.outputs_eager, store),
+        )
+        for launched, check, captured in zip(shipping, bundle.checks, capture.methods, strict=True)
+    ]
+
+
+def _diverged(shipping: Launch, methods: Sequence[_Method], store: Store) -> set[tuple[_Method, int]]:
+    """Return the samples for which the device read other tokens than eager PyTorch; none without a driver."""
+    if not shipping.driven:
+        return set()
+    plan = runner.plan_of(store.read(shipping.input_list).decode())
+    samples = {
+        (place.sequence, place.step): (method, sample)
+        for method in methods
+        for sample, place in enumerate(method.launched.positions or ())
+    }
+    return {samples[place] for place in diverged(plan, dict(_tokens(plan, samples)))}
+
+
+def _tokens(
+    plan: Any, samples: Mapping[Place, tuple[_Method, int]]
+) -> Iterator[tuple[Place, tuple[int | None, int | None]]]:
+    """Yield, per step, its token on the device and in eager PyTorch."""
+    for sequence, steps in enumerate(plan.sequences):
+        for number, step in enumerate(steps):
+            place = sequence, number
+            method, sample = samples[place]
+            scores = runner.token_position(plan, step.method, "output")
+            if scores is None:
+                yield place, (None, None)
+            else:
+                key = tensor_key(sample, scores)
+                yield place, (runner.chosen(method.device[key], step.keep), runner.chosen(method.eager[key], step.keep))

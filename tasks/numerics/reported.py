@@ -1,0 +1,37 @@
+"""What a cell reports: the device's final output with the most noise, and the rows about its sample."""
+
+from collections.abc import Sequence
+
+from qnnsweep.tasks.numerics.noise import noise_to_signal
+from qnnsweep.tasks.records import Comparison, ErrorShare, OperatorComparison, OutputComparison
+
+
+def reported_output(comparison: Comparison) -> OutputComparison | None:
+    """Return the device's final output with the most noise, the first of equal ones. None if no output has noise."""
+    device = [row for row in comparison.outputs if row.rung == "device" and row.status not in ("no_value", "diverged")]
+    worst = max(device, key=_noise, default=None)
+    return worst if worst is not None and _noise(worst) > 0 else None
+
+
+def reported_budget(comparison: Comparison) -> list[ErrorShare]:
+    """Return the budget of the reported output on its sample; empty if there is none."""
+    worst = reported_output(comparison)
+    if worst is None:
+        return []
+    place = worst.output_index, worst.sample
+    return [share for share in comparison.budget if (share.output_index, share.sample) == place]
+
+
+def reported_operators(comparison: Comparison) -> Sequence[OperatorComparison]:
+    """Return the rows of the operators and the requantized values on the sample of the reported output.
+
+    They are those of all captured samples if no output has noise, or if this sample was not captured.
+    """
+    rows = (*comparison.operators, *comparison.requantized)
+    worst = reported_output(comparison)
+    place = worst and (worst.method, worst.sample)
+    return [row for row in rows if (row.operator.method, row.sample) == place] or rows
+
+
+def _noise(row: OutputComparison) -> float:
+    return noise_to_signal(row.status, row.gap.snr_db)
