@@ -128,6 +128,9 @@ def _is_of(output: Array, value: Array) -> str | None:
 
 
 def _is_shipped(bound: Bound) -> bool:
+    """Return whether the shipping program has the same output. An overflow is no evidence: the log may show it less."""
+    if bound.output.dtype.kind == "f" and not np.isfinite(bound.output).all():
+        return False
     return np.array_equal(bound.output, bound.shipped, equal_nan=bound.output.dtype.kind == "f")
 
 
@@ -135,13 +138,21 @@ def _is_logged_right(bound: Bound) -> bool:
     """Return whether the producer's value is clearly nearer to the right one than the output: otherwise, the log of the
     producer may be what is exchanged or stale."""
     assert bound.logged is not None, "a value that was not logged differs from no output"
-    return _error(bound.logged, bound.reference) <= _BETTER * _error(bound.output, bound.reference)
+    error = _error(bound.logged, bound.reference)
+    return bool(np.isfinite(error)) and error <= _BETTER * _error(bound.output, bound.reference)
 
 
 def _error(actual: Array, reference: Array) -> float:
-    """Return the relative error of floats, and the share of elements that differ of integers and booleans."""
-    if reference.dtype.kind == "f" or actual.size != reference.size:
-        return relative_error([actual], [reference])
+    """Return the relative error of floats, and the share of elements that differ of integers and booleans.
+
+    The same infinity or NaN on both sides is no error.
+    """
+    if actual.size != reference.size:
+        return np.inf
+    if reference.dtype.kind == "f":
+        left, right = actual.ravel(), reference.ravel()
+        same = ~np.isfinite(right) & ((left == right) | (np.isnan(left) & np.isnan(right)))
+        return relative_error([left[~same]], [right[~same]])
     return float(np.count_nonzero(actual.ravel() != reference.ravel())) / max(actual.size, 1)
 
 

@@ -77,6 +77,14 @@ def test_a_log_that_is_wrong_and_a_wrong_debug_program_are_no_fault_of_the_outpu
     assert results([bound("y", OTHER, None, VALUES)]) == [("blind", None)]
 
 
+def test_a_value_that_overflows_is_that_of_its_producer_and_one_whose_log_overflows_proves_nothing() -> None:
+    overflow = np.array([[np.inf, 0.7, np.nan, -np.inf]], np.float32)
+    assert results([bound("y", overflow, overflow, VALUES)]) == [("passed", None)]
+    largest = np.array([[65504.0, 0.7, 0.4, -65504.0]], np.float32)
+    assert results([bound("y", largest, overflow, VALUES)]) == [("unclear", None)]
+    assert results([bound("y", overflow, largest, np.full((1, 4), 1e9, np.float32))]) == [("unclear", None)]
+
+
 def test_the_worst_result_of_all_samples_counts() -> None:
     right, wrong = bound("y", VALUES, VALUES, VALUES), bound("y", OTHER, VALUES, VALUES)
     checks = [
