@@ -12,12 +12,11 @@ function swatch(cause) {
 /** Return a bar on a track from `low` to `high`, with a line at each of the marks. All numbers are shares. */
 function shareBar(cause, from, share, [low, high], marks) {
   const at = (value) => (100 * (value - low) / (high - low)).toFixed(2);
-  const left = Math.min(from, from + share);
   return element("td", { class: "track" },
     ...marks.map((mark) => element("i", { style: `left:${at(mark)}%` })),
     element("span", {
-      class: share < 0 ? "share less" : "share", "data-cause": cause,
-      style: `left:${at(left)}%;width:${(at(left + Math.abs(share)) - at(left)).toFixed(2)}%`,
+      class: "share", "data-cause": cause,
+      style: `left:${at(from)}%;width:${(at(from + share) - at(from)).toFixed(2)}%`,
     }));
 }
 
@@ -30,7 +29,7 @@ function head(...columns) {
 function totalsTable(totals) {
   const ends = [0];
   for (const { share } of totals) ends.push(ends.at(-1) + share);
-  const bounds = [Math.min(...ends), Math.max(1, ...ends)];
+  const bounds = [0, Math.max(1, ...ends)];
   const lines = totals.map((row, i) => element("tr", { "data-cause": row.cause },
     element("th", { scope: "row" }, swatch(row.cause)),
     shareBar(row.cause, ends[i], row.share, bounds, [0, 1]),
