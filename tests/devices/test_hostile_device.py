@@ -99,18 +99,22 @@ def escaping_archive(victim: Path) -> bytes:
 
 
 def executed(folder: Path, store: Store, *, debug: bool = False) -> Execution:
-    """Write the files of a launch to a folder of the device, and return the launch's execution."""
+    """Write the files of a launch to a folder of the device, and return the execution of the shipping program.
+
+    `debug`: whether the debug program ran too. Its files are in the same folder.
+    """
     (folder / "outputs").mkdir(parents=True)
     (folder / "outputs" / "output_0_0.raw").write_bytes(bytes(8))
     (folder / "etdump.etdp").write_bytes(b"etdump")
     blob, output = store.put_bytes(b""), TensorSpec(name="logits", shape=(2,), dtype="float32")
     launch = Launch(
-        name="shipping", program=blob, input_list=blob, samples=1, debug=debug, debug_buffer_bytes=100, iterations=1,
+        name="shipping", program=blob, input_list=blob, samples=1, debug=False, debug_buffer_bytes=100, iterations=1,
         warm_up=0, methods=(LaunchedMethod(name=None, index=0, outputs=(output,)),),
     )  # fmt: skip
     command = Command(argv=("runner",), exit_code=0, seconds=1.0)
     result = LaunchResult(launch=launch, folder=str(folder), command=command, latencies_ms=(), log=blob)
-    return Execution(device="lying", results=(result,))
+    logged = replace(result, launch=replace(launch, name="debug", debug=True))
+    return Execution(device="lying", results=(result, logged) if debug else (result,))
 
 
 def test_a_device_writes_no_file_outside_the_folder_of_a_pull(lying: LyingSshd, tmp_path: Path) -> None:
