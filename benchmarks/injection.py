@@ -302,4 +302,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    import injection  # a worker finds the functions of a module by its name
+
+    injection.main()

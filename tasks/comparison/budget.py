@@ -82,15 +82,10 @@ def output_budgets(
     `grids`: those of the model's inputs, which have the indices -1, -2, …. `run`, `replayed`: the device's run of the
     sample, and the errors of its operators by cause.
     """
-    halves = frozenset(-1 - number for number, is_half in enumerate(inputs.in_float16) if is_half)
-    errors: dict[int, Mapping[Cause, Array]] = {
-        index: operator.errors for index, operator in replayed.items() if operator.errors
-    }
-    errors |= unlogged_errors(run, floats) | _input_errors(inputs, grids, halves)
-    arithmetic = arithmetic_of(replayed, run, floats, grids, halves)
-    ablation = Ablation(SampleRuns(arithmetic, run.kernels, inputs.exact), outputs)
+    runs, errors = sample_runs(grids, run, inputs, floats, replayed)
+    ablation = Ablation(runs, outputs)
     causes: set[Cause] = {cause for parts in errors.values() for cause, error in parts.items() if error.any()}
-    causes |= {"device"} if arithmetic.departures or arithmetic.unrounded_departures else set()
+    causes |= {"device"} if runs.has_departures else set()
     causes |= {"resolution"} if run.kernels.quantizing else set()
     ranked = finite(errors)
     try:
@@ -103,6 +98,26 @@ def output_budgets(
         unranked = _unranked(errors, ranked, replayed, run, has_estimates=bool(arising.estimates))
         budgets[output] = budget(ablation, output, replace(arising, unranked=unranked))
     return budgets
+
+
+def sample_runs(
+    grids: Mapping[int, Quantization],
+    run: DeviceRun,
+    inputs: SampleInputs,
+    floats: FloatConstants,
+    replayed: Mapping[int, Replayed],
+) -> tuple[SampleRuns, dict[int, Mapping[Cause, Array]]]:
+    """Return the runs of a sample that leave causes out, and the errors that arise, by operator index and cause.
+
+    The arguments are those of `output_budgets`.
+    """
+    halves = frozenset(-1 - number for number, is_half in enumerate(inputs.in_float16) if is_half)
+    errors: dict[int, Mapping[Cause, Array]] = {
+        index: operator.errors for index, operator in replayed.items() if operator.errors
+    }
+    errors |= unlogged_errors(run, floats) | _input_errors(inputs, grids, halves)
+    arithmetic = arithmetic_of(replayed, run, floats, grids, halves)
+    return SampleRuns(arithmetic, run.kernels, inputs.exact), errors
 
 
 def _input_errors(

@@ -90,6 +90,11 @@ class SampleRuns:
         self._arithmetic, self._kernels, self._inputs = arithmetic, kernels, inputs
         self._recorded: dict[frozenset[Cause], _Recorded] = {}
 
+    @property
+    def has_departures(self) -> bool:
+        """Whether the device computed anything beyond exact rounding."""
+        return bool(self._arithmetic.departures or self._arithmetic.unrounded_departures)
+
     def without(self, causes: frozenset[Cause], part: Part | None = None) -> list[Array] | None:
         """Return the final outputs of the run that leaves causes out at all operators, and one cause at one of them.
 

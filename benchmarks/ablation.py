@@ -1,0 +1,166 @@
+"""A test whether the operator and the cause that a cell names first are those whose absence removes most of the error.
+
+For every cell, each error of the worst sample is left out alone: every cause at every operator, one run of the model of
+the device's arithmetic per error. The product leaves out only the errors that derivatives rank first.
+
+- `right`: without the part that the budget names first, the error's energy is the smallest, or larger by at most 1 % of
+  the whole error's energy.
+- `unexplained`: the share of the error that no cause has.
+- `words`: the number of words of the sentence of the cell.
+
+The models are in `ablation_models`, and others can be given with a folder of configurations. None of them ships.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cells import cell
+from safetensors.numpy import load
+
+from qnnsweep.conf.load import load as load_plan
+from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.tasks.comparison.budget import sample_runs
+from qnnsweep.tasks.comparison.evidence import Evidence, device_outputs
+from qnnsweep.tasks.comparison.methods import compare_methods
+from qnnsweep.tasks.comparison.weights import weight_errors
+from qnnsweep.tasks.errors import QnnsweepError
+from qnnsweep.tasks.numerics.arithmetic import ARISING, Part
+from qnnsweep.tasks.numerics.device_run import DeviceRun
+from qnnsweep.tasks.numerics.introduced import Introduced
+from qnnsweep.tasks.numerics.replay import replay_of
+from qnnsweep.tasks.numerics.reported import reported_budget, reported_output
+from qnnsweep.tasks.numerics.verdict import EVERY_SCHEME, has_own_error, limits, of_scheme
+from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.store import Store
+
+MODELS = str(Path(__file__).parent / "ablation_models")
+NAMES = "residual,outlier,mixer,narrow,heads"
+SCHEMES = "8a8w,16a8w,fp16"
+_AS_GOOD = 0.01  # of the whole error's energy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judged:
+    """What the budget of one cell names first, and what a full leave-one-out finds."""
+
+    named: tuple[str, str] | None
+    found: tuple[str, str] | None
+    is_right: bool
+    unexplained: float
+
+
+def judge(
+    lowered: LoweredProgram, capture: Capture, tolerances: dict[str, OperatorTolerance], store: Store
+) -> Judged | None:
+    """Compare, and leave every error out, in a worker. Return None for a cell without an error or a budget."""
+    options = ComparisonOptions(classifier=False, tolerances=tolerances)
+    comparison = compare_methods(lowered, capture, options, store)
+    worst, budget = reported_output(comparison), reported_budget(comparison)
+    first = next((share for share in budget if share.operator is not None), None)
+    if worst is None or first is None:
+        return None
+    method, captured = lowered.methods[0], capture.methods[0]
+    evidence = Evidence(method, captured, store)
+    kernels, inputs = next(evidence.kernels([worst.sample]))
+    values = evidence.captured_values(worst.sample)
+    floats = weight_errors(method, store, kernels).floats(kernels)
+    run = DeviceRun(kernels, values, evidence.requantized_values(worst.sample, kernels.sources, values))
+
+    def is_suspect(index: int, introduced: Introduced) -> bool:
+        return has_own_error(introduced, limits(tolerances, EVERY_SCHEME, method.operators[index].target))
+
+    replayed = replay_of(
+        run, is_suspect, lambda index: evidence.reference(worst.sample, index), floats, with_errors=True
+    )
+    grids = {-1 - number: grid for number, grid in enumerate(method.input_qparams) if grid is not None}
+    runs, errors = sample_runs(grids, run, inputs, floats, replayed)
+    key = tensor_key(worst.sample, worst.output_index)
+    eager = load(store.read(method.exported.outputs_eager))[key]
+    whole = _energy(device_outputs(method, captured.outputs, store)[key], eager)
+    runs.without(frozenset())
+    removed: dict[Part, float] = {}
+    for index, parts in errors.items():
+        for cause in parts.keys() & set(ARISING):
+            outputs = runs.without(frozenset(), (cause, index))
+            removed[cause, index] = math.inf if outputs is None else _energy(outputs[worst.output_index], eager)
+
+    def name(part: Part) -> tuple[str, str]:
+        cause, index = part
+        return cause, method.operators[index].name if index >= 0 else method.exported.inputs[-1 - index].name
+
+    by_name = {name(part): energy for part, energy in removed.items()}
+    found = min(by_name, key=by_name.__getitem__)
+    named = first.cause, first.operator or ""
+    totals = {share.cause: share.share or 0.0 for share in budget if share.operator is None}
+    is_right = by_name.get(named, math.inf) <= by_name[found] + _AS_GOOD * whole
+    return Judged(named=named, found=found, is_right=is_right, unexplained=totals.get("unexplained", 0.0))
+
+
+def _sentence(store: Store, names: list[str]) -> str:
+    """Return the sentence of the newest cell of a model, a scheme and an SoC."""
+    rows = (row for run in reversed(tables.runs(store)) for row in tables.rows(store, "cells", run))
+    return next(row["diagnosis"] or "" for row in rows if [row["model"], row["scheme"], row["soc"] or ""] == names)
+
+
+def _energy(values: np.ndarray, reference: np.ndarray) -> float:
+    error = values.astype(np.float64) - reference
+    energy = float(np.square(error).sum())
+    return math.inf if math.isnan(energy) else energy
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--artifacts", default="artifacts", help="where the runs of the cells are, or are created")
+    parser.add_argument("--config-dir", default=MODELS, help="the folder with the models")
+    parser.add_argument("--models", default=NAMES, help="the models, with commas between them")
+    parser.add_argument("--schemes", default=SCHEMES, help="the schemes, with commas between them")
+    parser.add_argument("--socs", default="SM8650", help="the SoCs, with commas between them")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    options = parser.parse_args()
+    overrides = [f"model={options.models}", f"scheme={options.schemes}", f"soc={options.socs}"]
+    judged: list[Judged] = []
+    words: list[int] = []
+    for planned in load_plan(overrides, config_dirs=[Path(options.config_dir)]).cells:
+        request = planned.request
+        names = [request.model.name, request.scheme.name, request.soc.name if request.soc else ""]
+        own = [f"{key}={name}" for key, name in zip(("model", "scheme", "soc"), names, strict=True)]
+        try:
+            request, resources, evidence = cell(options.artifacts, *own, config_dir=options.config_dir)
+        except (QnnsweepError, StopIteration) as error:
+            print("/".join(names), "has no capture:", error, flush=True)
+            continue
+        tolerances = of_scheme(request.tolerance.operators, request.scheme.name)
+        work = evidence.lowered, evidence.capture, tolerances, resources.store
+        result = resources.workers.call("compare", judge, *work).value
+        words.append(len(_sentence(resources.store, names).split()))
+        print("/".join(names), f"{words[-1]} words", "no error" if result is None else asdict(result), flush=True)
+        judged += [] if result is None else [result]
+    summary = {
+        "cells": len(judged),
+        "culprit_right": sum(result.is_right for result in judged) / max(len(judged), 1),
+        "largest_unexplained": max((result.unexplained for result in judged), default=0.0),
+        "words_median": median(words) if words else 0,
+    }
+    print(", ".join(f"{name} {value:.3g}" for name, value in summary.items()))
+    if options.json:
+        print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    import ablation  # a worker finds the functions of a module by its name
+
+    ablation.main()
