@@ -13,12 +13,11 @@ from safetensors.numpy import load
 
 from qnnsweep.tasks.comparison.outputs import FinalOutputs, Tensors
 from qnnsweep.tasks.numerics.dead_parts import Assembly, Part, check_dead_parts
-from qnnsweep.tasks.numerics.element_use import Value
+from qnnsweep.tasks.numerics.element_use import Kernels, Value
 from qnnsweep.tasks.records import IoCheck, LoweredMethod
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.entrypoints import reference_kernels
-from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
 _JOINS = frozenset({"aten.cat.default", "aten.stack.default"})
 _ELEMENTWISE = frozenset(
@@ -72,7 +71,7 @@ class _Assemblies:
         )
 
     @cached_property
-    def _kernels(self) -> HostKernels:
+    def _kernels(self) -> Kernels:
         exported = self._lowered.exported
         inputs = load(self._store.read(exported.evaluation))
         return reference_kernels(self._lowered, self._store)(

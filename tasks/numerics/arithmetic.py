@@ -36,12 +36,14 @@ _LEAST_NAN = 65568.0  # halfway between an infinity, read as 65536, and the leas
 class Departure:
     """What the device computed at one value beyond exact rounding.
 
-    `steps`: in steps of the value's grid. `difference`: of a value without a grid. `replaced`: which elements have
-    `values` instead, because no difference leads to them: booleans, indices, infinities and NaNs.
+    `steps`: in steps of the value's grid. `difference`: of a value without a grid; an element that is as in the
+    captured run, `expected`, becomes exactly that of the device, in `values`. `replaced`: which elements have `values`
+    instead, because no difference leads to them: booleans, indices, infinities and NaNs.
     """
 
     steps: Array | None = None
     difference: Array | None = None
+    expected: Array | None = None
     replaced: Array | None = None
     values: Array | None = None
 
@@ -62,6 +64,8 @@ class Arithmetic:
     """The values of constants, computed from the float weights."""
     float_biases: Mapping[int, Value] = field(default_factory=dict[int, Value])
     """The values of constants, computed from the float biases that saturate the 32 bits of their grid."""
+    conversion_departures: Mapping[tuple[int, int], Array] = field(default_factory=dict[tuple[int, int], Array])
+    """What the device computed beyond exact rounding in the conversions, by reader and source."""
     departures: Mapping[int, Departure] = field(default_factory=dict[int, Departure])
     unrounded_departures: Mapping[int, Array] = field(default_factory=dict[int, Array])
     """What the device computed differently before the rounding, at values that a merged reader has."""
@@ -93,7 +97,8 @@ class SampleRuns:
     @property
     def has_departures(self) -> bool:
         """Whether the device computed anything beyond exact rounding."""
-        return bool(self._arithmetic.departures or self._arithmetic.unrounded_departures)
+        arithmetic = self._arithmetic
+        return bool(arithmetic.departures or arithmetic.unrounded_departures or arithmetic.conversion_departures)
 
     def without(self, causes: frozenset[Cause], part: Part | None = None) -> list[Array] | None:
         """Return the final outputs of the run that leaves causes out at all operators, and one cause at one of them.
@@ -178,7 +183,7 @@ class _Run:
         passed = self._passed.intersection(received)  # the value of a dequantize is then that of its quantize
         if index in self._kernels.quantizing and self._is_left_out("resolution", index):
             self._passed.add(index)
-            return received[self._kernels.sources[index][0]]
+            return self._values[self._kernels.quantizing[index]]
         if passed:
             return received[passed.pop()]
         exact = self._kernels.call(index, received, self._inputs(index), exact_constants=without_weights)
@@ -194,12 +199,14 @@ class _Run:
         value, qparams = self._values[source], self._arithmetic.conversions.get((reader, source))
         if qparams is None or not isinstance(value, np.ndarray):
             return value
-        return on_grid(
+        converted = on_grid(
             value,
             qparams,
             clips=not self._is_left_out("clipping", reader),
             rounds=not self._is_left_out("resolution", reader),
         )
+        departure = self._arithmetic.conversion_departures.get((reader, source))
+        return converted if departure is None or self._is_left_out("device", reader) else converted + departure
 
     def _inputs(self, reader: int | None = None) -> list[Array]:
         """Return the model's inputs as an operator reads them; None: as the final outputs read them."""
@@ -229,7 +236,10 @@ class _Run:
         if departure is None:
             return value
         if departure.difference is not None:
-            value = value + departure.difference
+            moved = value + departure.difference
+            value = (
+                moved if departure.expected is None else np.where(value == departure.expected, departure.values, moved)
+            )
         if departure.replaced is not None and departure.values is not None:
             value = np.where(departure.replaced, departure.values, value).astype(value.dtype, copy=False)
         return value
@@ -324,7 +334,8 @@ def departure_of(expected: Array, actual: Array, used: Array | None = None) -> D
     finite = np.isfinite(difference)
     odd = differs & ~finite
     difference = np.where(differs & finite, difference, 0).astype(expected.dtype, copy=False)
-    return Departure(difference=difference, replaced=odd if odd.any() else None, values=actual if odd.any() else None)
+    actual = np.where(differs, actual, expected).astype(expected.dtype, copy=False)
+    return Departure(difference=difference, expected=expected, replaced=odd if odd.any() else None, values=actual)
 
 
 def _last_reads(kernels: Kernels) -> dict[int, list[int]]:

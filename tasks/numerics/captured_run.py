@@ -1,10 +1,10 @@
 """The arithmetic of a captured sample, and the errors at values that were not logged, as the replay found them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from qnnsweep.tasks.numerics.arithmetic import Arithmetic
+from qnnsweep.tasks.numerics.arithmetic import Arithmetic, on_grid
 from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.element_use import Array
 from qnnsweep.tasks.numerics.float_constants import FloatConstants
@@ -42,6 +42,7 @@ def arithmetic_of(
         grids={**inputs, **{index: value.qparams for index, value in captured.items() if value.qparams is not None}},
         halves=half_inputs | {index for index, value in captured.items() if value.half},
         conversions={pair: value.qparams for pair, value in run.requantized.items() if value.qparams is not None},
+        conversion_departures={pair: error for pair, error in _conversion_departures(run) if error.any()},
         merged=frozenset(merged),
         float_weights=floats.weights,
         float_biases=floats.biases,
@@ -54,6 +55,14 @@ def arithmetic_of(
             if not np.array_equal(unrounded, run.on_host[index])
         },
     )
+
+
+def _conversion_departures(run: DeviceRun) -> Iterator[tuple[tuple[int, int], Array]]:
+    """Yield what the device computed beyond exact rounding in each conversion that was logged."""
+    for pair, received in run.received.items():
+        value, qparams = run.values.get(pair[1]), run.requantized[pair].qparams
+        if isinstance(value, np.ndarray) and isinstance(received, np.ndarray) and qparams is not None:
+            yield pair, received - on_grid(value, qparams, clips=True, rounds=True)
 
 
 def unlogged_errors(run: DeviceRun, floats: FloatConstants) -> dict[int, Mapping[Cause, Array]]:

@@ -47,7 +47,8 @@ class Kernels(Protocol):
     `refusals`: per operator that the host cannot compute, the reason.
     `halves`: the operators that read constants in float16.
     `saturated_constants`: the constants that are biases beyond the range of their 32-bit grid.
-    `quantizing`: the operators that round the values they read to a grid, because the graph itself does this.
+    `quantizing`: the operators that round a value to a grid, because the graph itself does this, with the index of this
+    value; the model's inputs have the indices -1, -2 and so on.
     """
 
     @property
@@ -73,7 +74,7 @@ class Kernels(Protocol):
     @property
     def saturated_constants(self) -> frozenset[int]: ...
     @property
-    def quantizing(self) -> frozenset[int]: ...
+    def quantizing(self) -> Mapping[int, int]: ...
 
     def call(
         self,

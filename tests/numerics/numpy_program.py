@@ -90,8 +90,8 @@ class Program:
         return frozenset()
 
     @property
-    def quantizing(self) -> frozenset[int]:
-        return frozenset()
+    def quantizing(self) -> Mapping[int, int]:
+        return {}
 
     @property
     def saturated_constants(self) -> frozenset[int]:

@@ -9,7 +9,6 @@ import errno
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -47,19 +46,6 @@ def _with_operators_that_allocate(compute: Callable[[], object]) -> object:
 
 def operator_of_a_run() -> object:
     return _with_operators_that_allocate(lambda: _between().gradients(0, np.ones_like(X)))
-
-
-def operator_of_an_effect() -> object:
-    run = _between()
-    return _with_operators_that_allocate(lambda: run.effect({0: HALF}))
-
-
-def tangent_of_an_effect() -> object:
-    from torch.autograd import forward_ad
-
-    run = _between()
-    with mock.patch.object(forward_ad, "make_dual", allocate):
-        return run.effect({0: HALF})
 
 
 def operator_of_a_replay() -> object:
@@ -209,25 +195,3 @@ def verification() -> tuple[int, int]:
             codes.append(verify(b"", "forward", 0, 1e-3, 1e-5))
     sys.stdout.flush()
     return codes[0], codes[1]
-
-
-def effects_in_threads(count: int) -> list[bool]:
-    """Compute the same effect in several threads at once. Return, for each, whether it is that of a single thread."""
-    from qnnsweep.tasks.toolchain.reference import graph
-
-    registered = graph._registered
-
-    def slow(target: str) -> Any:
-        time.sleep(0.05)  # so that all threads are within their runs
-        return registered(target)
-
-    alone = _between().effect({0: HALF})
-    results: list[Any] = []
-    with mock.patch.object(graph, "_registered", slow):
-        runs = [_between() for _ in range(count)]
-        threads = [threading.Thread(target=lambda run=run: results.append(run.effect({0: HALF}))) for run in runs]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
-    return [result is not None and np.array_equal(result, alone) for result in results]

@@ -75,6 +75,4 @@ def test_a_float_program_computes_the_bits_that_the_official_one_does(
     images: list[tuple[bytes]],
     tmp_path: Path,
 ) -> None:
-    _, program = lowered_fp16
-    assert program.methods[0].outputs_designed == program.methods[0].outputs_edge  # only constants have a grid
     compare_with_official(*lowered_fp16, resources, start_runner, images, tmp_path)

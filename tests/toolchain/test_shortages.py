@@ -28,8 +28,6 @@ pytestmark = pytest.mark.toolchain
 ALLOCATIONS = [
     shortages.backward_of_a_run,
     shortages.operator_of_a_run,
-    shortages.operator_of_an_effect,
-    shortages.tangent_of_an_effect,
     shortages.operator_of_a_replay,
     shortages.operator_in_float32,
     shortages.gradient_of_an_operator,
@@ -65,10 +63,6 @@ def test_a_call_that_is_short_of_something_is_a_fault_of_the_machine(
 
 def test_a_verification_that_is_short_of_memory_is_not_one_that_failed(resources: Resources) -> None:
     assert resources.workers.call("compare", shortages.verification).value == (3, 1)
-
-
-def test_the_effects_of_errors_can_be_computed_in_several_threads(resources: Resources) -> None:
-    assert resources.workers.call("compare", shortages.effects_in_threads, 4).value == [True] * 4
 
 
 def raised(error: BaseException, cause: BaseException | None) -> BaseException:

@@ -90,11 +90,11 @@ class HostKernels:
         self.getitem_index = {
             index: call.arguments[1] for index, call in enumerate(graph.calls) if call.target == GETITEM
         }
-        self.quantizing = frozenset(
-            index
+        self.quantizing = {
+            index: _index_of(call.arguments[0])
             for index, call in enumerate(graph.calls)
             if ".quantize_per_" in call.target and index not in self.constants
-        )
+        }
         self.refusals: dict[int, str] = {}
         """Per call that could not be computed, the reason."""
         self._constants: dict[int, Any] = {}
@@ -254,6 +254,11 @@ class HostKernels:
         except KeyError as error:
             self.refusals[index] = f"reads operator {error}, which has no value"
         return None
+
+
+def _index_of(argument: Mapping[str, int]) -> int:
+    """Return the index of a call or, as -1, -2 and so on, of an input that an encoded argument names."""
+    return argument["operator"] if "operator" in argument else -1 - argument["input"]
 
 
 def _as_numpy(value: Any) -> Value:

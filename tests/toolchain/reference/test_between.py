@@ -19,13 +19,8 @@ def in_worker(resources: Resources, function: Any, *arguments: Any) -> Any:
     return resources.workers.call("compare", function, *arguments).value
 
 
-def test_effects_and_gradients_are_those_at_the_run_with_half_of_the_error(resources: Resources) -> None:
-    effect, gradient = in_worker(resources, call_graphs.effect_and_gradient)
-    halfway = 2 * call_graphs.X + 0.25
-    np.testing.assert_allclose(gradient, 2 * halfway)
-    np.testing.assert_allclose(effect, 2 * halfway * 0.5)
-    # By the midpoint rule, the effect is the exact difference of the squares.
-    np.testing.assert_allclose(effect, np.square(2 * call_graphs.X + 0.5) - np.square(2 * call_graphs.X), rtol=1e-6)
+def test_gradients_are_those_at_the_run_with_half_of_the_error(resources: Resources) -> None:
+    np.testing.assert_allclose(in_worker(resources, call_graphs.gradient), 2 * (2 * call_graphs.X + 0.25))
 
 
 @pytest.mark.parametrize(
