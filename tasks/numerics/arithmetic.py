@@ -237,9 +237,9 @@ class _Run:
             return value
         if departure.difference is not None:
             moved = value + departure.difference
-            value = (
-                moved if departure.expected is None else np.where(value == departure.expected, departure.values, moved)
-            )
+            if departure.expected is not None and departure.values is not None:
+                moved = np.where(value == departure.expected, departure.values, moved).astype(value.dtype, copy=False)
+            value = moved
         if departure.replaced is not None and departure.values is not None:
             value = np.where(departure.replaced, departure.values, value).astype(value.dtype, copy=False)
         return value

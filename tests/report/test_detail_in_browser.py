@@ -52,7 +52,7 @@ def test_the_neighbours_are_links_with_the_values_on_their_edges(page: Page, sam
     expect(after.locator("a small").first).to_have_text("aten_add_Tensor_22")
     expect(neighbours.locator(".here .mark")).to_have_text("introduced")
     rows = page.locator("#cell-6 .operator .scroll tbody tr")
-    expect(after.locator(".edge")).to_have_text(f"{rows.first.locator('td').nth(4).text_content()} dB")
+    expect(after.locator(".edge")).to_have_text(f"{rows.first.locator('td').nth(5).text_content()} dB")
     after.locator("a").focus()
     page.keyboard.press("Enter")
     card = page.locator("#cell-6 .operator")

@@ -93,7 +93,7 @@ def test_a_meaning_is_shown_on_hover_focus_and_touch_and_hidden_by_escape(
     expect(tip).to_be_hidden()
     assert fragment(page) == "cell-6"  # Escape goes up only if no meaning is shown
     page.locator("#cell-6 .budget .cause-name").first.hover()
-    expect(tip).to_have_text(CAUSES["weights"])
+    expect(tip).to_have_text(CAUSES["graph"])
 
     context = browser.new_context(viewport={"width": 400, "height": 800}, has_touch=True, offline=True)
     phone = context.new_page()
