@@ -145,8 +145,7 @@ def test_a_cell_that_aborts_natively_is_one_failed_row_and_its_neighbour_passes(
     assert [row["status"] for row in operators if row["device"] == "starved"] == ["not_dumped"] * 18
     # Of the good cell, every operator that was compared has a verdict.
     verdicts = [row["verdict"] for row in operators if row["device"] == "local" and row["snr_db"] is not None]
-    assert len(verdicts) == 7
-    assert set(verdicts) <= {"exact", "within_grid", "inherited"}
+    assert (len(verdicts), set(verdicts) - {"exact", "within_grid", "inherited"}) == (7 * samples, set())
     assert (cells[0]["operators_introduced"], cells[1]["operators_introduced"]) == (0, None)
 
 
