@@ -21,8 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).parent))
 
 from cells import cell
@@ -35,10 +33,11 @@ from qnnsweep.tasks.comparison.evidence import Evidence, device_outputs
 from qnnsweep.tasks.comparison.methods import compare_methods
 from qnnsweep.tasks.comparison.weights import weight_errors
 from qnnsweep.tasks.errors import QnnsweepError
+from qnnsweep.tasks.numerics.ablation import error_energy
 from qnnsweep.tasks.numerics.arithmetic import ARISING, Part
 from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.introduced import Introduced
-from qnnsweep.tasks.numerics.replay import replay_of
+from qnnsweep.tasks.numerics.replay import replay
 from qnnsweep.tasks.numerics.reported import reported_budget, reported_output
 from qnnsweep.tasks.numerics.verdict import EVERY_SCHEME, has_own_error, limits, of_scheme
 from qnnsweep.tasks.records import Capture, LoweredProgram
@@ -83,20 +82,17 @@ def judge(
     def is_suspect(index: int, introduced: Introduced) -> bool:
         return has_own_error(introduced, limits(tolerances, EVERY_SCHEME, method.operators[index].target))
 
-    replayed = replay_of(
-        run, is_suspect, lambda index: evidence.reference(worst.sample, index), floats, with_errors=True
-    )
-    grids = {-1 - number: grid for number, grid in enumerate(method.input_qparams) if grid is not None}
-    runs, errors = sample_runs(grids, run, inputs, floats, replayed)
+    replayed = replay(run, is_suspect, lambda index: evidence.reference(worst.sample, index), floats, with_errors=True)
+    runs, errors = sample_runs(method.input_grids, run, inputs, floats, replayed)
     key = tensor_key(worst.sample, worst.output_index)
     eager = load(store.read(method.exported.outputs_eager))[key]
-    whole = _energy(device_outputs(method, captured.outputs, store)[key], eager)
+    whole = error_energy(device_outputs(method, captured.outputs, store)[key], eager)
     runs.without(frozenset())
     removed: dict[Part, float] = {}
     for index, parts in errors.items():
         for cause in parts.keys() & set(ARISING):
             outputs = runs.without(frozenset(), (cause, index))
-            removed[cause, index] = math.inf if outputs is None else _energy(outputs[worst.output_index], eager)
+            removed[cause, index] = math.inf if outputs is None else error_energy(outputs[worst.output_index], eager)
 
     def name(part: Part) -> tuple[str, str]:
         cause, index = part
@@ -114,12 +110,6 @@ def _sentence(store: Store, names: list[str]) -> str:
     """Return the sentence of the newest cell of a model, a scheme and an SoC."""
     rows = (row for run in reversed(tables.runs(store)) for row in tables.rows(store, "cells", run))
     return next(row["diagnosis"] or "" for row in rows if [row["model"], row["scheme"], row["soc"] or ""] == names)
-
-
-def _energy(values: np.ndarray, reference: np.ndarray) -> float:
-    error = values.astype(np.float64) - reference
-    energy = float(np.square(error).sum())
-    return math.inf if math.isnan(energy) else energy
 
 
 def main() -> None:

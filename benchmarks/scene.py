@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 
 from qnnsweep.tasks.comparison.evidence import Evidence, captured_value
 from qnnsweep.tasks.numerics.dequantize import quantize, undo_layout
-from qnnsweep.tasks.numerics.device_run import CHAIN
+from qnnsweep.tasks.numerics.device_run import CHAIN, DeviceRun
 from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels, Value
 from qnnsweep.tasks.numerics.introduced import Difference
 from qnnsweep.tasks.numerics.replay import Replayed, replay
@@ -88,7 +88,7 @@ class Scene:
             self._add(index, sources)
         reference = partial(self.evidence.reference, self.sample)
         self._replayed: dict[int, Replayed] = replay(
-            kernels, self.captured, lambda *_: False, reference, self._conversions
+            DeviceRun(kernels, self.captured, self._conversions), lambda *_: False, reference
         )
 
     def used(self, index: int) -> Array | None:

@@ -13,7 +13,7 @@ from safetensors.numpy import load
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.align import AlignedOperator, Match, align
 from qnnsweep.tasks.numerics.arithmetic import as_half, read_half
-from qnnsweep.tasks.numerics.dequantize import fake_quantize, quantize, undo_layout
+from qnnsweep.tasks.numerics.dequantize import on_grid, quantize, undo_layout
 from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels
 from qnnsweep.tasks.numerics.timing import EXECUTION
 from qnnsweep.tasks.records import (
@@ -128,10 +128,7 @@ class Evidence:
     @cached_property
     def debug_outputs(self) -> Mapping[str, Array]:
         """The final outputs of the debug program, by the key `<sample>/<output index>`."""
-        outputs: dict[str, Array] = {}
-        for files in self._capture.debug:
-            outputs |= device_outputs(self._lowered, files.outputs, self._store)
-        return outputs
+        return debug_outputs(self._lowered, self._capture, self._store)
 
     def aligned(self, sample: int) -> list[AlignedOperator]:
         """Return every operator with the tensor that was logged for it, or the reason why there is none."""
@@ -221,11 +218,7 @@ class Evidence:
             pairs = list(zip(exact, input_qparams, strict=True))
             halves_of = [in_float16 and qparams is None and value.dtype == np.float32 for value, qparams in pairs]
             rounded = [
-                as_half(value)
-                if is_half
-                else value
-                if qparams is None
-                else fake_quantize(value, qparams).astype(value.dtype)
+                as_half(value) if is_half else value if qparams is None else on_grid(value, qparams)
                 for (value, qparams), is_half in zip(pairs, halves_of, strict=True)
             ]
             is_rounded = bool(self._halves) or any(qparams is not None for qparams in input_qparams)
@@ -241,6 +234,14 @@ def device_outputs(lowered: LoweredMethod, outputs: Blob, store: Store) -> dict[
         key: read_half(value) if key.rpartition("/")[2] in in_float16 and value.dtype == np.float32 else value
         for key, value in load(store.read(outputs)).items()
     }
+
+
+def debug_outputs(lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> dict[str, Array]:
+    """Return the debug program's final outputs of the captured samples; see `device_outputs`."""
+    outputs: dict[str, Array] = {}
+    for files in capture.debug:
+        outputs |= device_outputs(lowered, files.outputs, store)
+    return outputs
 
 
 def half_operators(lowered: LoweredMethod) -> frozenset[int]:

@@ -28,7 +28,7 @@ from qnnsweep.tasks.numerics.element_use import CapturedValue, Kernels
 from qnnsweep.tasks.numerics.float_constants import FloatConstants
 from qnnsweep.tasks.numerics.introduced import Introduced
 from qnnsweep.tasks.numerics.operators import Compared, compare_operator, to_reference_layout_and_scale
-from qnnsweep.tasks.numerics.replay import Replayed, replay_of
+from qnnsweep.tasks.numerics.replay import Replayed, replay
 from qnnsweep.tasks.numerics.verdict import EVERY_SCHEME, has_own_error, limits, verdict
 from qnnsweep.tasks.records import (
     ErrorDetail,
@@ -108,7 +108,7 @@ class OperatorComparer:
         weights = weight_errors(self._lowered, self._store, kernels) if has_budget else None
         floats = weights.floats(kernels) if weights else FloatConstants()
         run = DeviceRun(kernels, captured, self._evidence.requantized_values(sample, kernels.sources, captured))
-        replayed = replay_of(
+        replayed = replay(
             run, self._is_suspect, partial(self._evidence.reference, sample), floats, with_errors=has_budget
         )
         final = [self._final_outputs(tensors, sample) for tensors in (self._eager, self._device)]
@@ -116,8 +116,7 @@ class OperatorComparer:
         compared = replace(self._compared(sample, captured, replayed, kernels), bindings=tuple(bindings))
         if weights is None:
             return compared
-        grids = {-1 - number: grid for number, grid in enumerate(self._lowered.input_qparams) if grid is not None}
-        outputs = output_budgets(grids, run, inputs, floats, replayed, self._outputs(sample))
+        outputs = output_budgets(self._lowered.input_grids, run, inputs, floats, replayed, self._outputs(sample))
         budget = SampleBudget(sample=sample, outputs=outputs, unknown_weights=weights.unknown)
         details = error_details(compared.operators, replayed, captured)
         return replace(compared, budget=tuple(budget.shares(self._lowered)), details=details)

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 from safetensors.numpy import load
 
-from qnnsweep.tasks.comparison.evidence import device_outputs
+from qnnsweep.tasks.comparison.evidence import debug_outputs, device_outputs
 from qnnsweep.tasks.comparison.metrics import Pair, metric_template
 from qnnsweep.tasks.numerics.metrics import top1
 from qnnsweep.tasks.numerics.noise import lowest_snr
@@ -49,14 +49,11 @@ class FinalOutputs:
         }
         notes: dict[Rung, str | None] = {"lowered": lowered.lowered_note, "designed": lowered.designed_unavailable}
         rungs: dict[Rung, Tensors] = {rung: load(store.read(blob)) for rung, blob in blobs.items() if blob is not None}
-        debug: dict[str, NDArray[Any]] = {}
-        for files in capture.debug:
-            debug |= device_outputs(lowered, files.outputs, store)
         return cls(
             exported=exported,
             eager=load(store.read(exported.outputs_eager)),
             rungs={**rungs, "device": device_outputs(lowered, capture.outputs, store)},
-            debug=debug if capture.debug else None,
+            debug=debug_outputs(lowered, capture, store) if capture.debug else None,
             notes={rung: note for rung, note in notes.items() if note is not None},
             diverged=diverged,
         )

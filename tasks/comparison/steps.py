@@ -54,12 +54,9 @@ def compare_steps(
     driven = lowered.model.driven
     if driven is None:
         return [frozenset()] * len(lowered.methods), ()
-    methods = [_Method(*pair, store) for pair in zip(lowered.methods, capture.methods, strict=True)]
-    sequences = _Sequences(driven, methods, load(store.read(driven.fixed)))
+    methods, sequences, device, eager, after = _runs(driven, lowered, capture, store)
     if driven.vocabulary is not None:
         sequences.vocabulary = json.loads(store.read(driven.vocabulary))
-    device, eager = sequences.run(lambda method: method.device), sequences.run(lambda method: method.eager)
-    after = diverged(driven.plan, {place: (device[place].token, eager[place].token) for place in device})
     stepped: dict[Place, Sequence[Array]] = {}
     for method in methods:
         stepped |= {place: method.run(device[place].inputs) for place in method.sample}
@@ -94,10 +91,7 @@ def steps_on_device(lowered: LoweredProgram, capture: Capture, number: int, stor
     driven = lowered.model.driven
     if driven is None:
         return None
-    methods = [_Method(*pair, store) for pair in zip(lowered.methods, capture.methods, strict=True)]
-    sequences = _Sequences(driven, methods, load(store.read(driven.fixed)))
-    device, eager = sequences.run(lambda method: method.device), sequences.run(lambda method: method.eager)
-    after = diverged(driven.plan, {place: (device[place].token, eager[place].token) for place in device})
+    methods, _, device, _, after = _runs(driven, lowered, capture, store)
     method, captured = methods[number], capture.methods[number].captured
     return StepsOnDevice(
         outputs={
@@ -108,6 +102,17 @@ def steps_on_device(lowered: LoweredProgram, capture: Capture, number: int, stor
         },
         diverged=frozenset(method.sample[place] for place in after & method.sample.keys()),
     )
+
+
+def _runs(
+    driven: Driven, lowered: LoweredProgram, capture: Capture, store: Store
+) -> tuple[list["_Method"], "_Sequences", dict[Place, _Step], dict[Place, _Step], set[Place]]:
+    """Return the methods, their sequences, the steps on the device and in eager PyTorch, and the diverged steps."""
+    methods = [_Method(*pair, store) for pair in zip(lowered.methods, capture.methods, strict=True)]
+    sequences = _Sequences(driven, methods, load(store.read(driven.fixed)))
+    device, eager = sequences.run(lambda method: method.device), sequences.run(lambda method: method.eager)
+    after = diverged(driven.plan, {place: (device[place].token, eager[place].token) for place in device})
+    return methods, sequences, device, eager, after
 
 
 class _Method:

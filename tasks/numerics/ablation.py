@@ -112,9 +112,9 @@ class _Budget:
         self._ablation, self._output, self._arising = ablation, output, arising
         self._eager, self._shipping = outputs.eager[output], outputs.shipping[output]
         self._debug = outputs.debug.get(output, self._shipping)
-        self._signal = _energy(self._eager, np.zeros_like(self._eager))
-        self._whole = _energy(self._shipping, self._eager)
-        self._observer = _energy(self._debug, self._shipping)
+        self._signal = error_energy(self._eager, np.zeros_like(self._eager))
+        self._whole = error_energy(self._shipping, self._eager)
+        self._observer = error_energy(self._debug, self._shipping)
         self._is_observed = not self._observer <= SIGNIFICANT * self._whole
         self._excluded: frozenset[Cause] = frozenset({"device"} if self._is_observed else ())
 
@@ -140,7 +140,7 @@ class _Budget:
         if self._is_observed:
             steps.append(("device", self._whole))
         else:
-            steps.append(("unexplained", _energy(self._debug, self._eager)))
+            steps.append(("unexplained", error_energy(self._debug, self._eager)))
             steps.append(("observer", self._whole))
         levels = [level for _, level in steps]
         smallest = [min(levels[position:]) for position in range(len(levels))]
@@ -152,19 +152,19 @@ class _Budget:
     def _total(self, cause: Cause, share: float, arises: bool) -> Effect:
         lowered = self._outputs(self._ablation.without(ARISING))
         if cause == "graph":
-            return self._effect(cause, None, share, _energy(lowered, self._eager))
+            return self._effect(cause, None, share, error_energy(lowered, self._eager))
         if not arises:
             return self._effect(cause, None, share, None)
         alone = self._outputs(self._ablation.alone(cause))
-        return self._effect(cause, None, share, _energy(alone, lowered), self._without(cause))
+        return self._effect(cause, None, share, error_energy(alone, lowered), self._without(cause))
 
     def _operators(self) -> list[Effect]:
         """Return the effects at operators, the one whose absence removes most first."""
         lowered, left_out = self._outputs(self._ablation.without(ARISING)), self._candidates()
         ablated: list[tuple[float, Effect]] = []
         for cause, index in left_out:
-            alone = _energy(self._outputs(self._ablation.part_alone((cause, index))), lowered)
-            without = _energy(self._outputs(self._ablation.without(self._excluded, (cause, index))), self._eager)
+            alone = error_energy(self._outputs(self._ablation.part_alone((cause, index))), lowered)
+            without = error_energy(self._outputs(self._ablation.without(self._excluded, (cause, index))), self._eager)
             share = _share(0.0, alone, self._whole)
             ablated.append((without, self._effect(cause, index, share, alone, without)))
         estimated = [
@@ -191,7 +191,7 @@ class _Budget:
         return list(dict.fromkeys([*unranked, *removing[:_MOST_PARTS], *largest[:_MOST_PARTS]]))
 
     def _without(self, *causes: Cause) -> float:
-        return _energy(self._outputs(self._ablation.without({*self._excluded, *causes})), self._eager)
+        return error_energy(self._outputs(self._ablation.without({*self._excluded, *causes})), self._eager)
 
     def _outputs(self, outputs: Sequence[Array] | None) -> Array:
         return np.full_like(self._eager, np.nan) if outputs is None else outputs[self._output]
@@ -212,12 +212,12 @@ class _Budget:
         if self._is_observed:
             return "the debug program gives other final outputs than the shipping program: its operators do not count"
         full = self._outputs(self._ablation.without(()))
-        if not _energy(self._debug, full) <= SIGNIFICANT * self._whole:
+        if not error_energy(self._debug, full) <= SIGNIFICANT * self._whole:
             return "; ".join(filter(None, (self._arising.why, "the operators that were logged do not give the output")))
         return self._arising.why
 
 
-def _energy(values: Array, reference: Array) -> float:
+def error_energy(values: Array, reference: Array) -> float:
     """Return the energy of a difference. It is infinite if an infinity or a NaN is on one side only."""
     if values.shape != reference.shape:
         return math.inf

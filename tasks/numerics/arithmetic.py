@@ -6,13 +6,12 @@ or, for a captured sample, from the evidence of the replay. With all errors, a r
 that the device logged. Without any, it gives those of the float model.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from qnnsweep.tasks.numerics.blocks import blocks
-from qnnsweep.tasks.numerics.dequantize import broadcastable
+from qnnsweep.tasks.numerics.dequantize import on_grid
 from qnnsweep.tasks.numerics.element_use import Array, Kernels, Value
 from qnnsweep.tasks.records import Quantization
 from qnnsweep.tasks.records.vocabulary import Cause
@@ -138,7 +137,8 @@ class _Run:
 
         `record`: takes the values. `start`: the values of the operators with indices less than `before`.
         """
-        kernels, last_reads = self._kernels, _last_reads(self._kernels)
+        kernels = self._kernels
+        released = last_reads(kernels.sources, kernels.outputs)
         first = 0 if start is None else max(0, min(before, start.end))
         if start is not None and first:
             self._exact |= {index: value for index, value in start.exact.items() if index < first}
@@ -156,7 +156,7 @@ class _Run:
                 self._exact[index] = self._values[index] = exact
             if record is not None:
                 self._record(index, record)
-            for source in last_reads.get(index, ()):
+            for source in released.get(index, ()):
                 self._exact.pop(source, None)
                 self._values.pop(source, None)
         return kernels.answer(self._values, self._inputs())
@@ -245,48 +245,6 @@ class _Run:
         return value
 
 
-def on_grid(
-    values: Array, qparams: Quantization, *, clips: bool, rounds: bool, more_steps: Array | None = None
-) -> Array:
-    """Return the values on a grid, in the dtype of `values`: clipped to its ends and rounded to its steps, if asked.
-
-    With both, the result is that of `dequantize.fake_quantize`. `more_steps`: added after the rounding.
-    """
-    scale, zero_point = broadcastable(qparams, values.shape)
-    result = np.empty(values.shape, values.dtype)
-    if scale.ndim:
-        _put_on_grid(values, result, qparams, (scale, zero_point), more_steps, clips=clips, rounds=rounds)
-        return result
-    flat, target = np.ascontiguousarray(values).reshape(-1), result.reshape(-1)
-    more = None if more_steps is None else np.ascontiguousarray(more_steps).reshape(-1)
-    for part in blocks(values.size):
-        steps = None if more is None else more[part]
-        _put_on_grid(flat[part], target[part], qparams, (scale, zero_point), steps, clips=clips, rounds=rounds)
-    return result
-
-
-def _put_on_grid(
-    values: Array,
-    target: Array,
-    qparams: Quantization,
-    grid: tuple[Array, Array],
-    more_steps: Array | None,
-    *,
-    clips: bool,
-    rounds: bool,
-) -> None:
-    scale, zero_point = grid
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        steps = np.divide(values, scale, dtype=np.float64)
-        if rounds:
-            np.rint(steps, out=steps)
-        if clips:
-            np.clip(steps, qparams.quant_min - zero_point, qparams.quant_max - zero_point, out=steps)
-        if more_steps is not None:
-            steps += more_steps
-        np.multiply(steps, scale, out=target, casting="same_kind")
-
-
 def as_half(values: Array, *, overflows: bool = True, rounds: bool = True) -> Array:
     """Return float32 values rounded to float16, as float32. `overflows`: beyond its range, values become infinite.
 
@@ -338,11 +296,14 @@ def departure_of(expected: Array, actual: Array, used: Array | None = None) -> D
     return Departure(difference=difference, expected=expected, replaced=odd if odd.any() else None, values=actual)
 
 
-def _last_reads(kernels: Kernels) -> dict[int, list[int]]:
-    """Return, per operator, the sources that no later operator reads and that are no final outputs."""
-    last = {source: reader for reader, sources in enumerate(kernels.sources) for source in sources}
+def last_reads(sources: Sequence[Sequence[int]], outputs: Container[int]) -> dict[int, list[int]]:
+    """Return, per operator, the sources that no later operator reads and that are no final outputs.
+
+    `sources`: per operator, the operators that it reads. `outputs`: the operators whose values are final outputs.
+    """
+    last = {source: reader for reader, read in enumerate(sources) for source in read}
     reads: dict[int, list[int]] = {}
     for source, reader in last.items():
-        if source not in kernels.outputs:
+        if source not in outputs:
             reads.setdefault(reader, []).append(source)
     return reads

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qnnsweep.tasks.numerics.io_check import relative_error
+from qnnsweep.tasks.numerics.io_check import io_result, relative_error
 from qnnsweep.tasks.records import IoCheck
 from qnnsweep.tasks.records.vocabulary import ProbeStatus
 
@@ -59,17 +59,17 @@ def check_bindings(sample: int, outputs: Sequence[Bound], others: Mapping[int, O
     for number, bound in enumerate(outputs):
         name = f"output {bound.name} is not the value of its producer {bound.producer}"
         if bound.logged is None:
-            yield _check(name, sample, "blind", None, None)
+            yield io_result("output", name, sample, "blind", (None, None), None)
             continue
         error = _error(bound.output, bound.logged)
         if not differs(bound):
-            yield _check(name, sample, "passed" if error <= _SAME else "unclear", error, None)
+            yield io_result("output", name, sample, "passed" if error <= _SAME else "unclear", (error, None), None)
             continue
         why = _explained(number, outputs, others[number])
         wrong = (why is not None or _is_shipped(bound)) and _is_logged_right(bound)
         if _error(bound.shipped, bound.logged) < _OTHER:
             wrong, why = False, "only in the debug program"
-        yield _check(name, sample, "failed" if wrong else "unclear", error, why)
+        yield io_result("output", name, sample, "failed" if wrong else "unclear", (error, None), why)
 
 
 def differs(bound: Bound) -> bool:
@@ -154,15 +154,3 @@ def _error(actual: Array, reference: Array) -> float:
         same = ~np.isfinite(right) & ((left == right) | (np.isnan(left) & np.isnan(right)))
         return relative_error([left[~same]], [right[~same]])
     return float(np.count_nonzero(actual.ravel() != reference.ravel())) / max(actual.size, 1)
-
-
-def _check(name: str, sample: int, status: ProbeStatus, error: float | None, detail: str | None) -> IoCheck:
-    return IoCheck(
-        side="output",
-        mistake=name,
-        sample=sample,
-        status=status,
-        relative_error=error if error is not None and np.isfinite(error) else None,
-        relative_error_mistaken=None,
-        detail=detail,
-    )

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from qnnsweep.tasks.numerics.arithmetic import Arithmetic, on_grid
+from qnnsweep.tasks.numerics.arithmetic import Arithmetic
+from qnnsweep.tasks.numerics.dequantize import on_grid
 from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.element_use import Array
 from qnnsweep.tasks.numerics.float_constants import FloatConstants
@@ -62,7 +63,7 @@ def _conversion_departures(run: DeviceRun) -> Iterator[tuple[tuple[int, int], Ar
     for pair, received in run.received.items():
         value, qparams = run.values.get(pair[1]), run.requantized[pair].qparams
         if isinstance(value, np.ndarray) and isinstance(received, np.ndarray) and qparams is not None:
-            yield pair, received - on_grid(value, qparams, clips=True, rounds=True)
+            yield pair, received - on_grid(value, qparams)
 
 
 def unlogged_errors(run: DeviceRun, floats: FloatConstants) -> dict[int, Mapping[Cause, Array]]:

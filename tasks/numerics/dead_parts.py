@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qnnsweep.tasks.numerics.io_check import io_result
 from qnnsweep.tasks.records import IoCheck
 from qnnsweep.tasks.records.vocabulary import ProbeStatus
 
@@ -259,12 +260,4 @@ def _finite(values: Array) -> bool:
 
 
 def _check(mistake: str, status: ProbeStatus, detail: str | None) -> IoCheck:
-    return IoCheck(
-        side="output",
-        mistake=mistake,
-        sample=0,
-        status=status,
-        relative_error=None,
-        relative_error_mistaken=None,
-        detail=detail,
-    )
+    return io_result("output", mistake, 0, status, (None, None), detail)

@@ -31,9 +31,58 @@ def dequantize(
 def fake_quantize(values: NDArray[Any], qparams: Quantization) -> NDArray[np.float64]:
     """Return, for each value, the nearest value that the device can represent, in float64 and of the same shape.
 
-    This is `dequantize(quantize(values, qparams), qparams)`. NaN stays NaN. Raises EvidenceError like `dequantize`.
+    This is `dequantize(quantize(values, qparams), qparams)`. Raises EvidenceError like `dequantize`.
     """
-    return dequantize(quantize(values, qparams), qparams)
+    return on_grid(values, qparams, dtype=np.float64)
+
+
+def on_grid(
+    values: NDArray[Any],
+    qparams: Quantization,
+    *,
+    clips: bool = True,
+    rounds: bool = True,
+    more_steps: NDArray[Any] | None = None,
+    dtype: np.dtype[Any] | type[np.floating] | None = None,
+) -> NDArray[Any]:
+    """Return the values on a grid: clipped to its ends and rounded to its steps, if asked, and computed in float64.
+
+    `more_steps`: added after the rounding. `dtype`: of the result; None for that of `values`. NaN stays NaN. Raises
+    EvidenceError like `dequantize`.
+    """
+    scale, zero_point = broadcastable(qparams, values.shape)
+    result = np.empty(values.shape, values.dtype if dtype is None else dtype)
+    if scale.ndim:
+        _put_on_grid(values, result, qparams, (scale, zero_point), more_steps, clips=clips, rounds=rounds)
+        return result
+    flat, target = np.ascontiguousarray(values).reshape(-1), result.reshape(-1)
+    more = None if more_steps is None else np.ascontiguousarray(more_steps).reshape(-1)
+    for part in blocks(values.size):
+        steps = None if more is None else more[part]
+        _put_on_grid(flat[part], target[part], qparams, (scale, zero_point), steps, clips=clips, rounds=rounds)
+    return result
+
+
+def _put_on_grid(
+    values: NDArray[Any],
+    target: NDArray[Any],
+    qparams: Quantization,
+    grid: tuple[NDArray[Any], NDArray[Any]],
+    more_steps: NDArray[Any] | None,
+    *,
+    clips: bool,
+    rounds: bool,
+) -> None:
+    scale, zero_point = grid
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        steps = np.divide(values, scale, dtype=np.float64)
+        if rounds:
+            np.add(np.rint(steps, out=steps), 0.0, out=steps)  # the code of zero has no sign
+        if clips:
+            np.clip(steps, qparams.quant_min - zero_point, qparams.quant_max - zero_point, out=steps)
+        if more_steps is not None:
+            steps += more_steps
+        np.multiply(steps, scale, out=target, casting="same_kind")
 
 
 def quantize(values: NDArray[Any], qparams: Quantization, *, smallest_type: bool = False) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qnnsweep.tasks.numerics.dequantize import fake_quantize
+from qnnsweep.tasks.numerics.dequantize import on_grid
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, Kernels, Value
 from qnnsweep.tasks.numerics.introduced import Difference
 
@@ -94,7 +94,7 @@ class DeviceRun:
         qparams, replacement = self.requantized[index, source].qparams, instead.get(source)
         if self.has_logged_conversion(index, source) or qparams is None or not isinstance(replacement, np.ndarray):
             return self.received[index, source]
-        return fake_quantize(replacement, qparams).astype(np.float32)
+        return on_grid(replacement, qparams, dtype=np.float32)
 
     def has_logged_conversion(self, index: int, source: int) -> bool:
         """Return whether operator `index` received the value of `source` on another grid, and this value was logged."""

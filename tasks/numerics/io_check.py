@@ -90,7 +90,7 @@ def _check_inputs(
     for index, mistake in enumerate(exported.input_mistakes):
         sample = mistake.sample
         if mistake.refused is not None:
-            yield _Checked(_result("input", mistake.name, sample, "refused", (np.inf, np.inf), mistake.refused))
+            yield _Checked(io_result("input", mistake.name, sample, "refused", (np.inf, np.inf), mistake.refused))
         else:
             wrong = _outputs_of(mistaken, index, len(exported.outputs))
             rights = [right[sample]] if design is None else [right[sample], design[sample]]
@@ -151,7 +151,7 @@ def check_mistake(
         status = "passed"
     else:
         status = "unclear"
-    return _result(side, name, sample, status, (error, error_if_mistaken), None)
+    return io_result(side, name, sample, status, (error, error_if_mistaken), None)
 
 
 def _without_rivals(checks: Sequence[_Checked]) -> Iterator[IoCheck]:
@@ -216,7 +216,7 @@ def _check_type_and_units(name: str, actual_outputs: Sequence[Array], rights: Se
         error_if_mistaken, detail = errors[chosen], readings[chosen][0]
         wrong = error >= _FAR_OFF and error_if_mistaken <= _LINE
         status: ProbeStatus = "failed" if wrong else "passed" if error < _FAR_OFF else "unclear"
-        results.append(_result("output", name, sample, status, (error, error_if_mistaken), detail if wrong else None))
+        results.append(io_result("output", name, sample, status, (error, error_if_mistaken), detail if wrong else None))
     # One right sample rules the mistake out, because the mistake would affect all samples.
     return min(results, key=lambda result: ("passed", "unclear", "failed").index(result.status))
 
@@ -262,11 +262,16 @@ def _outputs_of(tensors: Tensors, sample: int, count: int) -> list[Array]:
     return [tensors[tensor_key(sample, index)] for index in range(count)]
 
 
-def _result(
-    side: ProbeSide, name: str, sample: int, status: ProbeStatus, errors: tuple[float, float], detail: str | None
+def io_result(
+    side: ProbeSide,
+    name: str,
+    sample: int,
+    status: ProbeStatus,
+    errors: tuple[float | None, float | None],
+    detail: str | None,
 ) -> IoCheck:
     """Return the result. `errors`: the errors without and with the mistake. A non-finite error becomes None."""
-    error, error_if_mistaken = (error if np.isfinite(error) else None for error in errors)
+    error, error_if_mistaken = (None if error is None or not np.isfinite(error) else error for error in errors)
     return IoCheck(
         side=side,
         mistake=name,

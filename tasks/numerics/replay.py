@@ -18,9 +18,9 @@ from functools import partial
 import numpy as np
 
 from qnnsweep.tasks.numerics.arithmetic import Departure, departure_of
-from qnnsweep.tasks.numerics.dequantize import fake_quantize
-from qnnsweep.tasks.numerics.device_run import CHAIN, DeviceRun, Requantized
-from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, ElementUse, Kernels, Value
+from qnnsweep.tasks.numerics.dequantize import on_grid
+from qnnsweep.tasks.numerics.device_run import CHAIN, DeviceRun
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, ElementUse, Value
 from qnnsweep.tasks.numerics.float_constants import OF_CONSTANTS, FloatConstants
 from qnnsweep.tasks.numerics.grid import GridUse, float16_around, grid_errors, grid_use, half_errors
 from qnnsweep.tasks.numerics.introduced import Difference, Introduced, introduced_error
@@ -70,33 +70,19 @@ class Replayed:
 
 
 def replay(
-    kernels: Kernels,
-    captured: Mapping[int, CapturedValue],
+    run: DeviceRun,
     is_suspect: IsSuspect,
     reference: Callable[[int], Array | None] = lambda _: None,
-    requantized: Requantized | None = None,
     floats: FloatConstants | None = None,
     with_errors: bool = True,
 ) -> dict[int, Replayed]:
     """Return the error of every captured operator, by operator index.
 
     `reference`: returns an operator's value in the reference's own run, None if it is not known. `with_errors`: whether
-    `Replayed.errors` is needed.
+    `Replayed.errors` and `Replayed.departure` are needed.
 
-    Operators that the host cannot compute again are left out: `kernels.refusals` has the reasons.
+    Operators that the host cannot compute again are left out: the `refusals` of the kernels have the reasons.
     """
-    run = DeviceRun(kernels, captured, requantized or {})
-    return replay_of(run, is_suspect, reference, floats, with_errors)
-
-
-def replay_of(
-    run: DeviceRun,
-    is_suspect: IsSuspect,
-    reference: Callable[[int], Array | None],
-    floats: FloatConstants | None,
-    with_errors: bool,
-) -> dict[int, Replayed]:
-    """Return the error of every captured operator of a device's run; see `replay`."""
     attribution = _Attribution(run, is_suspect, reference, floats or FloatConstants(), with_errors)
     operators = {index: attribution.replayed(index) for index in run.on_host}
     by_log = dict(operators)
@@ -313,7 +299,7 @@ class _Attribution:
             plain, conversion = values[source], run.requantized[index, source]
             assert isinstance(plain, np.ndarray), "a logged value"
             assert conversion.qparams is not None, "on a grid"
-            rounded = fake_quantize(plain, conversion.qparams).astype(np.float32)
+            rounded = on_grid(plain, conversion.qparams, dtype=np.float32)
             clipped = grid_errors(plain, rounded, conversion.qparams).get("clipping")
             stages["clipping"][source] = plain if clipped is None else plain + clipped
             stages["resolution"][source] = rounded

@@ -16,9 +16,12 @@ def reported_output(comparison: Comparison) -> OutputComparison | None:
 def reported_budget(comparison: Comparison) -> list[ErrorShare]:
     """Return the budget of the reported output on its sample; empty if there is none."""
     worst = reported_output(comparison)
-    if worst is None:
-        return []
-    place = worst.output_index, worst.sample
+    return [] if worst is None else budget_of(comparison, worst)
+
+
+def budget_of(comparison: Comparison, output: OutputComparison) -> list[ErrorShare]:
+    """Return the budget of a final output on its sample; empty if there is none."""
+    place = output.output_index, output.sample
     return [share for share in comparison.budget if (share.output_index, share.sample) == place]
 
 

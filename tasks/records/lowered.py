@@ -191,6 +191,11 @@ class LoweredMethod:
     requantized: tuple[RequantizedTensor, ...] = ()  # of the debug program
 
     @property
+    def input_grids(self) -> dict[int, Quantization]:
+        """The grids of the model's inputs that have one; the inputs have the indices -1, -2 and so on."""
+        return {-1 - number: grid for number, grid in enumerate(self.input_qparams) if grid is not None}
+
+    @property
     def exported(self) -> ExportedMethod:
         """The exported method that was quantized and lowered."""
         return self.quantized.exported

@@ -1,10 +1,11 @@
 """The causes of an output's error in words, from the budget: what an ablation removed, and where."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from qnnsweep.tasks.numerics.reported import budget_of
 from qnnsweep.tasks.numerics.verdict import wrong_integers
-from qnnsweep.tasks.records import Comparison, ErrorShare, Operator, OutputComparison
+from qnnsweep.tasks.records import Comparison, ErrorShare, OutputComparison
+from qnnsweep.tasks.records.source_lines import quoted_line, users_line
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.wording import named_targets, plural_noun
 
@@ -21,12 +22,9 @@ _AT_ONE: dict[Cause, str] = {
     "device": "device arithmetic in {}",
 }
 _AT_SEVERAL: dict[Cause, str] = {
-    "weights": "weights of {}",
+    **_AT_ONE,
     "bias": "biases of {} that saturate 32 bits",
-    "clipping": "clipping in {}",
     "resolution": "the grids of {}",
-    "overflow": "float16 overflow in {}",
-    "device": "device arithmetic in {}",
 }
 _ELSEWHERE: dict[Cause, str] = {
     "graph": "the converted graph itself",
@@ -39,16 +37,11 @@ _ELSEWHERE: dict[Cause, str] = {
     "observer": "the debug program",
     "unexplained": "unexplained",
 }
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 def causes(comparison: Comparison, output: OutputComparison) -> str | None:
     """Return the causes of an output's error with their shares, which add up to 100 %; None if they are not known."""
-    shares = [
-        share
-        for share in comparison.budget
-        if share.output_index == output.output_index and share.sample == output.sample and share.share is not None
-    ]
+    shares = [share for share in budget_of(comparison, output) if share.share is not None]
     totals: dict[Cause, ErrorShare] = {share.cause: share for share in shares if share.operator is None}
     if not totals:
         return None
@@ -115,8 +108,8 @@ class _Words:
         row = self._rows.get(share.operator or "")
         if share.module_path:
             return f"`{share.module_path}`"
-        line = None if row is None else user_line(row.operator)
-        return f"`{share.operator}`" + (f" ({line})" if line else "")
+        line = None if row is None else users_line(row.operator.stack_trace)
+        return f"`{share.operator}`" + (f" ({quoted_line(*line, '')})" if line else "")
 
     def _use(self, share: ErrorShare) -> str:
         """Return how few values of its grid a value uses; empty if it uses enough."""
@@ -127,12 +120,3 @@ class _Words:
         if row.parts.range_used >= _SPARSE:
             return ""
         return f" (uses {row.parts.codes_used} of {qparams.quant_max - qparams.quant_min + 1} values)"
-
-
-def user_line(operator: Operator) -> str | None:
-    """Return the file and the line of the user's model from which an operator comes: `net.py:14`; None if unknown."""
-    frames = _FRAME.findall(operator.stack_trace)
-    if not frames:
-        return None
-    file, line = frames[-1]
-    return f"{file.rpartition('/')[2]}:{line}"

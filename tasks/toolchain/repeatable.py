@@ -20,7 +20,7 @@ from qnnsweep.tasks.numerics.noise import lowest_snr
 from qnnsweep.tasks.numerics.operators import compare_values
 from qnnsweep.tasks.records.source_lines import quoted_line
 from qnnsweep.tasks.records.vocabulary import Difference
-from qnnsweep.tasks.toolchain.tensors import flat_outputs
+from qnnsweep.tasks.toolchain.tensors import array_of, flat_outputs
 from qnnsweep.tasks.toolchain.writes import is_in_training, random_lines, where, writes
 
 Inputs = Sequence[torch.Tensor]
@@ -39,14 +39,9 @@ def copies(inputs: Inputs) -> tuple[torch.Tensor, ...]:
 def another_function(answer: object, expected: object) -> str | None:
     """Return how far two answers of a model are from each other, in words; None if only their last bits differ."""
     pairs = zip(flat_outputs(answer).values(), flat_outputs(expected).values(), strict=True)
-    compared = [compare_values(*(value.detach().cpu().numpy() for value in _as_float(*pair))) for pair in pairs]
+    compared = [compare_values(*map(array_of, pair)) for pair in pairs]
     difference, snr_db = lowest_snr([(output.status, output.gap.snr_db) for output in compared])
     return _in_words(difference, snr_db)
-
-
-def _as_float(*values: torch.Tensor) -> Iterator[torch.Tensor]:
-    for value in values:
-        yield value.float() if value.dtype is torch.bfloat16 else value
 
 
 def _in_words(difference: Difference | None, snr_db: float | None) -> str | None:

@@ -1,8 +1,10 @@
 """Torch tensors in blobs of the safetensors format, which stores names and dtypes and is read without pickle."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch.utils import _pytree as pytree
@@ -12,9 +14,17 @@ from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 
+LARGEST_BIAS = 2**31 - 128
+"""The largest int32 that is a float32: beyond it, a bias saturates."""
+
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def array_of(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a tensor as an array. NumPy has no bfloat16: the array is then in float32."""
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).detach().cpu().numpy()
 
 
 def put_tensors(store: Store, tensors: Mapping[str, torch.Tensor]) -> Blob:

@@ -16,7 +16,7 @@ from qnnsweep.tasks.numerics.ablation import Effect, OutputBudget, Outputs
 from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
 from qnnsweep.tasks.numerics.float_constants import FloatConstants
-from qnnsweep.tasks.numerics.replay import replay_of
+from qnnsweep.tasks.numerics.replay import replay
 from qnnsweep.tasks.records.vocabulary import Cause
 from tests.numerics.judged import normal
 from tests.numerics.numpy_device import Device, logged, quantization
@@ -58,7 +58,7 @@ def budgets_of(
     reference = program.run()
     inputs = [np.asarray(reference[index]) for index in program.entries]
     run = DeviceRun(program, captured, {})
-    replayed = replay_of(
+    replayed = replay(
         run,
         lambda _, error: (error.max_steps or 0) > 0,
         lambda index: np.asarray(reference[index]),

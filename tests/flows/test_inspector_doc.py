@@ -27,6 +27,7 @@ print(json.dumps({
     "worst": final["snr_db"].to_dict().get(("qnn", "device")),
     "top_five": top_five["mse"].tolist(),
     "above": [above["mse"].tolist(), (gaps["mse"] > 1e-4).sum().item()],
+    "samples": operators.groupby("backend")["sample"].nunique().to_dict(),
     "unseen": {backend: unseen[backend].to_dict() for backend in ("qnn", "xnnpack")},
     "in_ms": [in_ms["qnn", "shipping", "Method::execute"], in_ms["xnnpack", "shipping", "DELEGATE_CALL #0"]],
     "cycles": cycles[["node", "p50"]].values.tolist(),
@@ -101,8 +102,10 @@ def test_the_five_largest_gaps_and_the_gaps_above_a_threshold(values: dict) -> N
     gaps, expected = values["above"]
     assert len(gaps) == expected > 0
     assert min(gaps) > 1e-4
-    assert sum(values["unseen"]["qnn"].get(status, 0) for status in ("compared", "masked", "exact")) == 7
-    assert values["unseen"]["xnnpack"]["not_dumped"] == 8
+    # A second sample is captured where the device's worst one is another one than on the host, which differs by CPU.
+    samples = values["samples"]
+    seen = sum(values["unseen"]["qnn"].get(status, 0) for status in ("compared", "masked", "exact"))
+    assert (seen, values["unseen"]["xnnpack"]["not_dumped"]) == (7 * samples["qnn"], 8 * samples["xnnpack"])
 
 
 def test_times_and_cycles(values: dict) -> None:

@@ -19,10 +19,11 @@ from qnnsweep.conf.tolerances import OperatorTolerance
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
 from qnnsweep.tasks.numerics.introduced import Introduced
 from qnnsweep.tasks.numerics.operators import compare_values
-from qnnsweep.tasks.numerics.replay import Replayed, replay
+from qnnsweep.tasks.numerics.replay import Replayed
 from qnnsweep.tasks.numerics.verdict import has_own_error, limits, verdict
 from qnnsweep.tasks.records import Gap
 from qnnsweep.tasks.records.vocabulary import Cause, Verdict
+from tests.numerics.numpy_device import replay
 from tests.numerics.numpy_graph import Program
 
 IMAGE = np.array([[-3.0, 1.5, 2.0, 7.0], [0.5, -0.25, 4.0, 8.5]], np.float32)

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from qnnsweep.tasks.numerics.dequantize import quantize
+from qnnsweep.tasks.numerics.device_run import DeviceRun, Requantized
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, Value
+from qnnsweep.tasks.numerics.float_constants import FloatConstants
+from qnnsweep.tasks.numerics.replay import IsSuspect, Replayed
+from qnnsweep.tasks.numerics.replay import replay as replay_of
 from qnnsweep.tasks.records import Quantization
 from tests.numerics.numpy_graph import Program
 
@@ -62,3 +66,15 @@ def fitting(value: Any, bits: int) -> Quantization:
     return Quantization(
         scale=(scale,), zero_point=(round(-low / scale),), axis=None, quant_min=0, quant_max=most, dtype=f"uint{bits}"
     )
+
+
+def replay(
+    program: Program,
+    captured: Mapping[int, CapturedValue],
+    is_suspect: IsSuspect,
+    reference: Callable[[int], Array | None] = lambda _: None,
+    requantized: Requantized | None = None,
+    floats: FloatConstants | None = None,
+) -> dict[int, Replayed]:
+    """Replay a captured run of a program; see `qnnsweep.tasks.numerics.replay.replay`."""
+    return replay_of(DeviceRun(program, captured, requantized or {}), is_suspect, reference, floats)

@@ -15,10 +15,9 @@ from qnnsweep.tasks.numerics.arithmetic import (
     SampleRuns,
     as_half,
     departure_of,
-    on_grid,
     read_half,
 )
-from qnnsweep.tasks.numerics.dequantize import fake_quantize
+from qnnsweep.tasks.numerics.dequantize import fake_quantize, on_grid
 from qnnsweep.tasks.numerics.element_use import Array
 from qnnsweep.tasks.records import Quantization
 from tests.numerics.numpy_device import quantization

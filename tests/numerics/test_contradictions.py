@@ -10,11 +10,10 @@ import pytest
 
 from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue, Value
-from qnnsweep.tasks.numerics.replay import replay
 from qnnsweep.tasks.numerics.verdict import has_own_error
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
 from tests.numerics.judged import allowed, judged, normal, verdicts
-from tests.numerics.numpy_device import Device, fitting, logged, quantization
+from tests.numerics.numpy_device import Device, fitting, logged, quantization, replay
 from tests.numerics.numpy_graph import Op, Program, entry, line, matmul, relu6, scaled
 
 

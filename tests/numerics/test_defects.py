@@ -14,12 +14,11 @@ from qnnsweep.conf.load import load
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
 from qnnsweep.tasks.numerics.metrics import snr_db
 from qnnsweep.tasks.numerics.operators import compare_values
-from qnnsweep.tasks.numerics.replay import replay
 from qnnsweep.tasks.numerics.verdict import has_own_error, limits
 from qnnsweep.tasks.records import Quantization
 from qnnsweep.tasks.records.vocabulary import Cause
 from tests.numerics.judged import SCHEMES, floats, judged, normal, verdicts
-from tests.numerics.numpy_device import Device, quantization
+from tests.numerics.numpy_device import Device, quantization, replay
 
 from tests.numerics.numpy_graph import (  # isort: skip
     Op, Program, above, added, argmax, chosen, constant, entry, getitem, line, matmul, multiplied, relu, relu6, scaled,

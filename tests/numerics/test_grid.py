@@ -9,10 +9,9 @@ from qnnsweep.tasks.numerics.dequantize import fake_quantize
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
 from qnnsweep.tasks.numerics.grid import GridUse, grid_errors, grid_use
 from qnnsweep.tasks.numerics.metrics import gap
-from qnnsweep.tasks.numerics.replay import replay
 from qnnsweep.tasks.records import Quantization
 from tests.numerics.judged import IMAGE, any_error
-from tests.numerics.numpy_device import Device, quantization
+from tests.numerics.numpy_device import Device, quantization, replay
 from tests.numerics.numpy_graph import entry, line, scaled
 
 

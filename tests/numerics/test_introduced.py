@@ -8,10 +8,9 @@ import pytest
 from qnnsweep.tasks.numerics.dequantize import dequantize, fake_quantize
 from qnnsweep.tasks.numerics.element_use import CapturedValue
 from qnnsweep.tasks.numerics.metrics import gap
-from qnnsweep.tasks.numerics.replay import replay
 from qnnsweep.tasks.records import Gap, Quantization
 from tests.numerics.judged import IMAGE, any_error, introducing
-from tests.numerics.numpy_device import Device, quantization
+from tests.numerics.numpy_device import Device, quantization, replay
 from tests.numerics.numpy_graph import entry, line, relu6, scaled
 
 NOTHING = Gap(mse=0.0, mean_abs=0.0, max_abs=0.0)

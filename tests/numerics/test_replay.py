@@ -14,9 +14,8 @@ from hypothesis.extra import numpy as hnp
 from qnnsweep.tasks.numerics.dequantize import fake_quantize
 from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
 from qnnsweep.tasks.numerics.metrics import gap
-from qnnsweep.tasks.numerics.replay import replay
 from tests.numerics.judged import IMAGE, any_error, introducing, nearly
-from tests.numerics.numpy_device import Device, quantization
+from tests.numerics.numpy_device import Device, quantization, replay
 
 from tests.numerics.numpy_graph import (  # isort: skip
     Op, Program, above, added, chosen, constant, entry, gathered, getitem, line, matmul, max_pool, mean,

@@ -7,8 +7,8 @@ import numpy as np
 from qnnsweep.tasks.numerics.dequantize import quantize
 from qnnsweep.tasks.numerics.element_use import CapturedValue
 from qnnsweep.tasks.numerics.introduced import Introduced
-from qnnsweep.tasks.numerics.replay import converted, replay
-from tests.numerics.numpy_device import logged, quantization
+from qnnsweep.tasks.numerics.replay import converted
+from tests.numerics.numpy_device import logged, quantization, replay
 from tests.numerics.numpy_graph import Program, entry, matmul, scaled
 
 

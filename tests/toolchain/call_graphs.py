@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.element_use import CapturedValue, NoDerivative
 from qnnsweep.tasks.numerics.replay import replay
 
@@ -66,7 +67,7 @@ def with_index_out_of_range() -> tuple[list[int], dict[int, str]]:
     kernels = kernels_of(calls, w=np.ones((4, 3), np.float32))
     logged = {0: np.array([2, 77]), 1: np.ones((2, 3), np.float32)}
     captured = {index: CapturedValue(elements=elements, qparams=None) for index, elements in logged.items()}
-    return sorted(replay(kernels, captured, lambda *_: True)), kernels.refusals
+    return sorted(replay(DeviceRun(kernels, captured, {}), lambda *_: True)), kernels.refusals
 
 
 def errors_under_a_mask_of_infinities() -> list[bool]:
@@ -78,5 +79,5 @@ def errors_under_a_mask_of_infinities() -> list[bool]:
     for index in range(3):
         values[index] = (kernels.call(index, values) * np.float32(1.001)).astype(np.float16).astype(np.float32)
     captured = {index: CapturedValue(elements=value, qparams=None) for index, value in values.items()}
-    replayed = replay(kernels, captured, lambda *_: False)
+    replayed = replay(DeviceRun(kernels, captured, {}), lambda *_: False)
     return [bool(np.isfinite(error).all()) for index in range(3) for error in replayed[index].errors.values()]

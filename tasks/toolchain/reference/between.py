@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,6 @@ class RunBetween:
         self._inputs = [torch.from_numpy(np.array(array)) for array in inputs]
         self._parts = {index: torch.from_numpy(np.asarray(fraction * error)) for index, error in errors.items()}
         self._points: dict[int, torch.Tensor] = {}
-        self._lock = Lock()  # for `_outputs`: several threads may ask for gradients
         rounding = next((call.target for index, call in enumerate(graph.calls) if self._rounds(index)), None)
         if rounding is not None:
             raise NoDerivative(f"the edge graph rounds activations itself ({rounding})")
@@ -54,8 +52,7 @@ class RunBetween:
         `direction`: of the shape of the final output with the number `output`. Raises NoDerivative if an operator has
         no derivative, or cannot be computed on the host.
         """
-        with self._lock:
-            value = self._outputs[output]
+        value = self._outputs[output]
         if not value.requires_grad:
             return {}
         indices = list(self._points)

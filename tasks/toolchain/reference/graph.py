@@ -20,16 +20,16 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves, tree_map
 
 from qnnsweep.tasks.errors import EvidenceError, raise_shortage
+from qnnsweep.tasks.numerics.arithmetic import last_reads
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.nodes import GETITEM, target_name
-from qnnsweep.tasks.toolchain.tensors import dtype_name, put_tensors, read_tensors
+from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS, dtype_name, put_tensors, read_tensors
 
 Value = Any
 """The value of a call: a tensor, or a tuple of tensors, whose elements getitem calls return."""
 
 _CLAMPS = frozenset({"aten.clamp.default", "aten.hardtanh.default", "aten.relu.default"})
-_LARGEST_BIAS = 2**31 - 128  # the largest int32 that is a float32
 _NAMED_CONSTANTS = {
     torch.dtype: "dtype",
     torch.memory_format: "memory_format",
@@ -86,12 +86,7 @@ class ReferenceGraph:
     @cached_property
     def last_reads(self) -> Mapping[int, Sequence[int]]:
         """Per call, the calls whose values are not read after it and are no final outputs."""
-        last_reader = {source: reader for reader, sources in enumerate(self.sources) for source in sources}
-        last_reads: dict[int, list[int]] = {}
-        for source, reader in last_reader.items():
-            if source not in self.output_calls:
-                last_reads.setdefault(reader, []).append(source)
-        return last_reads
+        return last_reads(self.sources, self.output_calls)
 
     def with_half_constants(self) -> "ReferenceGraph":
         """Return the graph with its float32 constants rounded to float16, in float32."""
@@ -314,9 +309,7 @@ def is_float(value: object) -> TypeGuard[torch.Tensor]:
 
 
 def _is_saturated(tensor: torch.Tensor) -> bool:
-    return tensor.dtype == torch.int32 and bool(
-        (tensor.abs() >= _LARGEST_BIAS).any() or (tensor < -_LARGEST_BIAS).any()
-    )
+    return tensor.dtype == torch.int32 and not bool(((tensor > -LARGEST_BIAS) & (tensor < LARGEST_BIAS)).all())
 
 
 def _named(encoded: Any, kind: str) -> list[int]:

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from qnnsweep.tasks.numerics.noise import in_db, noise_to_signal
 from qnnsweep.tasks.numerics.operators import compare_values
 from qnnsweep.tasks.records import ExportedMethod, Operator, OtherReference
 from qnnsweep.tasks.records.keys import tensor_key, tensor_name
 from qnnsweep.tasks.records.source_lines import line_in_words
+from qnnsweep.tasks.toolchain.tensors import array_of
 
 SAME_FUNCTION_DB = 40.0
 """A lowered graph with a lower SNR, although nothing is rounded, computes another function than the model.
@@ -77,10 +76,5 @@ def _first_change(
 
 
 def _noise(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    compared = compare_values(_array(actual), _array(expected))
+    compared = compare_values(array_of(actual), array_of(expected))
     return noise_to_signal(compared.status, compared.gap.snr_db)
-
-
-def _array(tensor: torch.Tensor) -> NDArray[np.generic]:
-    tensor = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
-    return tensor.detach().cpu().numpy()

@@ -56,11 +56,21 @@ def started(client: httpx.Client, deployment: str) -> list[dict[str, Any]]:
     return [run for run in runs if run["auto_scheduled"] and run["start_time"] is not None]
 
 
+@pytest.fixture
+def every_minute_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, httpx.Client]]:
+    """The program of a user whose server no other test uses: its only deployment has a schedule of every minute."""
+    home = tmp_path_factory.mktemp("server")
+    with prefect_server(home, home / "log") as client:
+        program = new_program(tmp_path_factory)
+        yield replace(program, environment=program.environment | client_environment(client)), client
+
+
 def test_each_minute_starts_a_sweep_and_one_that_crashes_or_is_late_is_said(
-    served_program: Program, prefect_api: httpx.Client, tmp_path: Path
+    every_minute_program: tuple[Program, httpx.Client], tmp_path: Path
 ) -> None:
+    program, client = every_minute_program
     every_minute = [*SMALL, f"artifacts={tmp_path}", "schedule.cron='* * * * *'", "schedule.timezone=Europe/Berlin"]
-    with serving(served_program, *every_minute) as (process, said):
+    with serving(program, *every_minute) as (process, said):
 
         def wait_for(words: str, times: int = 1) -> None:
             wait_until(lambda: sum(words in line for line in said) >= times, SWEEP_S, f"{words}: {times}")
@@ -73,7 +83,7 @@ def test_each_minute_starts_a_sweep_and_one_that_crashes_or_is_late_is_said(
         sweep.kill()
         wait_for("a sweep has ended after ")
         wait_for(" s: Completed; the next sweep starts at ", times=3)
-        runs = started(prefect_api, deployment_of(prefect_api)["id"])
+        runs = started(client, deployment_of(client)["id"])
     assert [run["state_type"] for run in runs[:4]] == ["CRASHED", *["COMPLETED"] * 3]
     assert len({run["expected_start_time"] for run in runs}) == len(runs)
     assert len(tables.runs(Store(tmp_path))) >= 3

@@ -25,9 +25,9 @@ from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverrid
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.toolchain.overridden import METHOD_OF_GRAPH, operator_type, overrides_of, select
+from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS
 
 _BLOCKS = "16a4w_block"
-_LARGEST_BIAS = 2**31 - 128  # the largest int32 that is a float32
 _FLOATS = (OverridePrecision.float16, OverridePrecision.cpu)
 _MOST_NAMES = 6
 _RELUS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
@@ -233,7 +233,7 @@ def _fit_bias(node: Node) -> None:
     specs = _annotation(node).input_qspec_map
     for source, spec in specs.items():
         if isinstance(spec, QuantizationSpec) and spec.quant_max == torch.iinfo(torch.int32).max:
-            specs[source] = replace(spec, quant_min=-_LARGEST_BIAS, quant_max=_LARGEST_BIAS)
+            specs[source] = replace(spec, quant_min=-LARGEST_BIAS, quant_max=LARGEST_BIAS)
 
 
 def _share(node: Node, clamp: Node) -> None:
