@@ -18,7 +18,7 @@ from typing import Any, Literal
 import psutil
 from warm_start import PROGRAM, WarmProgram
 
-from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
+from qnnsweep.conf.errors import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store

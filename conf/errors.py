@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 from typing import Any
 
+PASSED, NOT_ALL_PASSED, REQUEST_WRONG, ENVIRONMENT_UNUSABLE, DEVICES_UNUSABLE = range(5)
+INTERRUPTED = 130
+"""The exit codes of the command line."""
 _MOST_NEAREST = 3
 _NEAR = 0.5
 """A choice is near if this share of its letters and of the word's is the same."""

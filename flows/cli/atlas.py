@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
+from qnnsweep.conf.errors import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.foreground import has_failed, sweep_here
-from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 

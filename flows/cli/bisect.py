@@ -6,12 +6,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from qnnsweep.conf.errors import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.conf.names import DEFAULT_ORACLE
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_bisect
 from qnnsweep.flows.cli.foreground import with_progress
 from qnnsweep.flows.cli.options import ConfigDirs
-from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.report.format import plural
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from qnnsweep.conf.errors import NOT_ALL_PASSED, PASSED
 from qnnsweep.conf.units import GIB, KIB, MIB, TIB
 from qnnsweep.flows.cli.command import Output, Words, run_body
 from qnnsweep.flows.cli.completion import complete_run
 from qnnsweep.flows.cli.options import RUN_NAMES, Artifacts, Debug, Json, bytes_done
-from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.report.format import plain_table, plural
 

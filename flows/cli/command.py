@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 from rich.console import RenderableType
 
+from qnnsweep.conf.errors import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED, REQUEST_WRONG
 from qnnsweep.flows.cli.options import Artifacts, ArtifactsOfSweep, ConfigDirs, Debug, Json, Overrides, console
-from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED, REQUEST_WRONG
 from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, RequestError
 
 if TYPE_CHECKING:

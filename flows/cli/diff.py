@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from qnnsweep.conf.errors import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_run
 from qnnsweep.flows.cli.options import RUN_NAMES
-from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 
 EXITS = "Exit codes: 0 no regression · 1 a cell regressed or is lost · 2 no such run, or no common cell."
 

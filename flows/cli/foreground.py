@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
 
+from qnnsweep.conf.errors import INTERRUPTED
 from qnnsweep.flows.cli.command import Words
-from qnnsweep.flows.exit_codes import INTERRUPTED
 from qnnsweep.tasks.report.format import plural
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from qnnsweep.conf.errors import PASSED
 from qnnsweep.flows.cli import (
     atlas,
     bisect,
@@ -40,7 +41,6 @@ from qnnsweep.flows.cli.command import (
 )
 from qnnsweep.flows.cli.ending import end
 from qnnsweep.flows.cli.options import EXITS, usage_line
-from qnnsweep.flows.exit_codes import PASSED
 
 app = typer.Typer(
     help="Compile PyTorch models for Snapdragon NPUs, execute them and compare them operator by operator.\n" + EXITS,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from qnnsweep.conf.errors import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.plan_operators import operator_lines, operators_json
 from qnnsweep.flows.cli.plan_table import forecast_line, plan_table
-from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cli.check_models import PlanCheck

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
+from qnnsweep.conf.errors import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.conf.toolchains import NAME_FORM, is_toolchain_name
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_toolchain
 from qnnsweep.flows.cli.foreground import has_failed, sweep_here
-from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.errors import RequestError
 

@@ -9,9 +9,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from qnnsweep.conf.errors import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.foreground import run_on_this_machine
-from qnnsweep.flows.exit_codes import NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 
 if TYPE_CHECKING:

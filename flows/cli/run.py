@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, RenderableType
 
+from qnnsweep.conf.errors import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_run
 from qnnsweep.flows.cli.foreground import has_failed, interruptible, sweep_here, with_progress
 from qnnsweep.flows.cli.options import RUN_NAMES, OptionalRun, Pool
-from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 from qnnsweep.tasks.report.formats.names import Format

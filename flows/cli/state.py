@@ -2,8 +2,8 @@
 
 from dataclasses import asdict
 
+from qnnsweep.conf.errors import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, PASSED
 from qnnsweep.flows.cli.command import Output, Words
-from qnnsweep.flows.exit_codes import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, PASSED
 
 
 def devices(words: Words) -> Output:

@@ -24,7 +24,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qnnsweep.flows.exit_codes import ENVIRONMENT_UNUSABLE
+from qnnsweep.conf.errors import ENVIRONMENT_UNUSABLE
 from qnnsweep.tasks.environment import changed_environment
 from qnnsweep.tasks.errors import EnvironmentUnusable
 

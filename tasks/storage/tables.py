@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,9 @@ from qnnsweep.tasks.records.tables import CELL_COLUMNS, TABLES, Row, columns
 from qnnsweep.tasks.storage.checksum import METADATA, ChecksumError, check, with_checksum
 from qnnsweep.tasks.storage.columns import arrow_type, column
 from qnnsweep.tasks.storage.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ROW_GROUP = 8192
 """The number of rows that are read or skipped together. Rows are sorted by cell: a cell is in one or two groups."""
@@ -83,11 +86,20 @@ def rows(store: Store, table: str, run_id: str) -> list[Row]:
 
     Raises RequestError for an unknown run, and EvidenceError for a file that cannot be read.
     """
+    return _whole(store, table, run_id).to_pylist()
+
+
+def frame(store: Store, table: str, run_id: str) -> "pd.DataFrame":
+    """Return the rows of a run's table as a data frame, with the columns of docs/tables.md; see `rows`."""
+    return _whole(store, table, run_id).to_pandas()
+
+
+def _whole(store: Store, table: str, run_id: str) -> pa.Table:
     existing, schema = _runs_with(store, table), schema_of(table)
     if run_id in existing:
-        return _read_part(store, _name(table, run_id), schema).to_pylist()
+        return _read_part(store, _name(table, run_id), schema)
     if run_id in runs(store):
-        return []
+        return schema.empty_table()
     folder = store.display_path(f"tables/{table}")
     raise RequestError(f"no run {run_id!r} in {folder}; {there_are(existing)}")
 

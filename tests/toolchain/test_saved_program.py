@@ -99,7 +99,7 @@ def test_code_in_a_saved_program_never_runs(tmp_path: Path, change: Callable[[Fi
 
     store = Store(tmp_path / "artifacts")
     blob = program(store, tmp_path, change)
-    with pytest.raises(EvidenceError, match=f"^blob {blob.sha256} contains "):
+    with pytest.raises(EvidenceError, match=f"^{blob.sha256} contains "):
         load_program(store, blob)
     assert not (tmp_path / "ran").exists()
 

@@ -1,0 +1,209 @@
+"""The functions of the package `qnnsweep`. Each has the effect, the rows and the cache of the command of its name."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qnnsweep.flows.api.process import call
+from qnnsweep.flows.api.result import Run
+from qnnsweep.tasks.errors import RequestError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PathLike = str | os.PathLike[str]
+Names = str | Sequence[str]
+
+
+class Repair:
+    """A repair that has ended. `reached`: whether the target holds; `scheme_file`: the scheme that it found."""
+
+    def __init__(self, found: dict[str, Any], artifacts: str) -> None:
+        self.found = found
+        """The JSON object of the command `repair`."""
+        self.run = Run(found["run_id"], artifacts)
+        """The run of all steps."""
+        self.reached: bool = found["reached"]
+        self.reason: str = found["reason"]
+        self.before_snr_db: float | None = found["before_snr_db"]
+        self.after_snr_db: float | None = found["after_snr_db"]
+        self.changes: list[str] = found["changes"]
+        self.scheme_file = Path(found["scheme_file"])
+        self.recipe_file = Path(found["recipe_file"])
+
+    @property
+    def steps(self) -> "pd.DataFrame":
+        """One row per step and SoC: the change, and its predicted and measured gain."""
+        return self.run.table("repair")
+
+    @property
+    def certificate(self) -> "pd.DataFrame":
+        """One row per SoC, before and after: the numbers on samples that the search has not used."""
+        return self.run.table("certificate")
+
+    def __repr__(self) -> str:
+        numbers = [f"{snr_db:.1f} dB" for snr_db in (self.before_snr_db, self.after_snr_db) if snr_db is not None]
+        changes = "".join(f"\n  {change}" for change in self.changes)
+        end = "reached" if self.reached else "not reached"
+        return f"{end}: {self.reason}\nlowest SNR {' -> '.join(numbers)}{changes}\nrecipe {self.recipe_file}"
+
+
+class DebugRun(Run):
+    """The run of one model that `debug` was given."""
+
+    def __init__(self, run_id: str, artifacts: str, request: Sequence[str], remarks: Sequence[str]) -> None:
+        """`request`: the words of the command line that select the model. `remarks`: about its samples."""
+        super().__init__(run_id, artifacts)
+        self._request = tuple(request)
+        self.remarks = tuple(remarks)
+        """What was decided about the model and its samples, one sentence each."""
+
+    def repair(
+        self, target_db: float, *, scheme: str | None = None, soc: str | None = None, overrides: Sequence[str] = (),
+        progress: bool = True,
+    ) -> Repair:  # fmt: skip
+        """Search a scheme with which the lowest SNR is at least `target_db`, and certify it on unseen samples.
+
+        scheme, soc: by default those of the worst cell. overrides: further keys, such as `budget.size_ratio=1.25`.
+        """
+        worst = self._worst
+        cell = [f"scheme={scheme or worst['scheme']}", f"soc={soc or worst['soc']}"]
+        words = [*cell, f"target.final_snr_db={target_db}"]
+        return repair(*self._request, *words, *overrides, artifacts=self.artifacts, progress=progress)
+
+    def __repr__(self) -> str:
+        return "\n".join([super().__repr__(), *self.remarks])
+
+
+def debug(
+    model: object,
+    samples: object,
+    *,
+    scheme: Names = "8a8w",
+    soc: Names = "SM8650",
+    calibration: object = None,
+    name: str | None = None,
+    count: int = 8,
+    artifacts: PathLike = "artifacts",
+    overrides: Sequence[str] = (),
+    progress: bool = True,
+) -> DebugRun:
+    """Compile a model for an NPU, execute it, and find the operator and the cause that cost its accuracy.
+
+    model: a `torch.nn.Module`, also one that is defined in a notebook, or a `torch.export.ExportedProgram`. It is
+        exported in evaluation mode here, and stays as it is.
+    samples: a tensor, a tuple of the arguments of `forward`, a dict of them, or a list, a Dataset or a DataLoader of
+        these, with labels or without. If there are more than `count`, those between calibrate the scheme.
+    scheme, soc: names of configured schemes and SoCs. Several give a cell per combination; `fp16` needs no calibration.
+    calibration: other samples, for the observers of quantized schemes, in the same forms.
+    name: the model's name in the tables; by default that of its class.
+    count: the most samples that are compared.
+    artifacts: the folder of the cache, the tables and the reports.
+    overrides: further keys in Hydra's grammar, such as `measure.operator_samples=2`.
+
+    The model and its samples are written to files in `artifacts`; `.facts.command` is the command line that repeats the
+    run. Raises RequestError if the model cannot be exported or the samples do not fit it, with the reason and the line.
+    """
+    from qnnsweep.tasks.toolchain.handed_over import hand_over
+
+    given = hand_over(model, samples, calibration, name=name, most=count, folder=Path(artifacts) / "models")
+    request = [f"--config-dir={given.folder}", f"model={given.name}"]
+    words = [*request, f"scheme={_joined(scheme, 'scheme')}", f"soc={_joined(soc, 'soc')}"]
+    found = _run("run", [*words, *overrides], artifacts, progress)
+    return DebugRun(found["run_id"], str(artifacts), request, given.remarks)
+
+
+def run(*overrides: str, artifacts: PathLike = "artifacts", progress: bool = True) -> Run:
+    """Run a sweep: every combination of the values of the overrides, such as `"model=digits_cnn", "scheme=8a8w,fp16"`.
+
+    Options of the command line, such as `--config-dir=FOLDER`, are accepted too. Raises RequestError for a wrong one.
+    """
+    return Run(_run("run", overrides, artifacts, progress)["run_id"], artifacts)
+
+
+def recompare(run_id: str, *overrides: str, artifacts: PathLike = "artifacts", progress: bool = True) -> Run:
+    """Compare a past run again with other tolerances, such as `"tolerance=none"`. Nothing is compiled or executed."""
+    found = _run("recompare", [f"--run={run_id}", *overrides], artifacts, progress)
+    return Run(found["run_id"], artifacts)
+
+
+def repair(*overrides: str, artifacts: PathLike = "artifacts", progress: bool = True) -> Repair:
+    """Search a scheme that reaches a target, such as `"target.final_snr_db=30"`, and certify it on unseen samples."""
+    return Repair(_run("repair", overrides, artifacts, progress), str(artifacts))
+
+
+def open_run(run_id: str = "latest", *, artifacts: PathLike = "artifacts") -> Run:
+    """Return a past run: an id, the beginning of an id, `latest` or `previous`. Raises RequestError for others."""
+    from qnnsweep.flows.runs.names import resolve
+    from qnnsweep.tasks.storage.store import Store
+
+    return Run(resolve(Store.at(str(artifacts)), run_id), artifacts)
+
+
+def plan(*overrides: str, artifacts: PathLike = "artifacts") -> dict[str, Any]:
+    """Return the cells that a run of these overrides would have, how long it takes, and how much it compiles."""
+    return _run("plan", overrides, artifacts, progress=False)
+
+
+def diff(run_a: str, run_b: str, *, artifacts: PathLike = "artifacts") -> dict[str, Any]:
+    """Compare two runs, cell by cell and operator by operator. Return what changed."""
+    return _run("diff", [run_a, run_b], artifacts, progress=False)
+
+
+def qualify(*words: str, artifacts: PathLike = "artifacts", progress: bool = True) -> dict[str, Any]:
+    """Compare a QNN release with the present one: what got worse. `words`: as for `qnnsweep qualify`."""
+    return _run("qualify", words, artifacts, progress)
+
+
+def bisect(
+    bad: str, good: str, *words: str, artifacts: PathLike = "artifacts", progress: bool = True
+) -> dict[str, Any]:
+    """Search the commit, pass or option that makes a good cell bad, and certify it. `words`: further options."""
+    return _run("bisect", [bad, good, *words], artifacts, progress)
+
+
+def atlas(*overrides: str, artifacts: PathLike = "artifacts", progress: bool = True) -> dict[str, Any]:
+    """Measure which operators of a collection can be used, and how well. `overrides`: as for `qnnsweep atlas`."""
+    return _run("atlas", overrides, artifacts, progress)
+
+
+def repro(
+    cell: str, operator: str | None = None, *, run_id: str = "latest", to: PathLike | None = None,
+    artifacts: PathLike = "artifacts", progress: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """Write a folder with the smallest program that shows an operator's error, for others to run without qnnsweep."""
+    words = [cell, *([operator] if operator else []), f"--run={run_id}", *([f"--to={to}"] if to else [])]
+    return _run("repro", words, artifacts, progress)
+
+
+def tensors(
+    run_id: str, cell: str, operator: str, *, sample: int | None = None, to: PathLike | None = None,
+    artifacts: PathLike = "artifacts",
+) -> dict[str, Any]:  # fmt: skip
+    """Return the tensors of one operator, on the device and on the host, as arrays in PyTorch's layout, by name.
+
+    to: the file that is written; by default a temporary one.
+    """
+    import tempfile
+
+    import numpy as np
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "tensors.npz") if to is None else Path(to)
+        options = [f"--to={file}", *([] if sample is None else [f"--sample={sample}"])]
+        _run("tensors", [run_id, cell, operator, *options], artifacts, progress=False)
+        with np.load(file) as arrays:
+            return dict(arrays)
+
+
+def _run(command: str, words: Sequence[str], artifacts: PathLike, progress: bool) -> dict[str, Any]:
+    return call([command, *words, f"--artifacts={Path(artifacts)}"], progress=progress).contents
+
+
+def _joined(names: Names, key: str) -> str:
+    """Return the value of an override that sweeps the names. Raises RequestError if there is none."""
+    listed = [names] if isinstance(names, str) else list(names)
+    if not listed:
+        raise RequestError("give at least one name", key=key)
+    return ",".join(listed)

@@ -1,4 +1,0 @@
-"""The exit codes of the command line."""
-
-PASSED, NOT_ALL_PASSED, REQUEST_WRONG, ENVIRONMENT_UNUSABLE, DEVICES_UNUSABLE = range(5)
-INTERRUPTED = 130
