@@ -38,7 +38,7 @@ def call(words: Sequence[str], *, progress: bool = True) -> Answer:
     Raises the error of the command, with its message: RequestError, EnvironmentUnusable, DeviceError or QnnsweepError.
     """
     # -P: a folder `tasks` or `conf` in the working folder must not hide a package that qnnsweep imports.
-    command = [sys.executable, "-P", "-m", "qnnsweep.flows.api.child", str(os.getpid()), *words, "--json"]
+    command = [sys.executable, "-P", "-m", "qnnsweep.flows.cli.child", str(os.getpid()), *words, "--json"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with (
         _shown(progress) as show,

@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def qnn(pytestconfig: pytest.Config) -> "Callable[..., DebugRun]":
-    """`qnnsweep.debug`, with the folder of the ini option `qnn_artifacts`: by default `artifacts` beside the ini file."""
+    """`qnnsweep.debug` with the folder of the ini option `qnn_artifacts`, by default `artifacts` in pytest's root."""
     from qnnsweep.flows.api.calls import debug
 
     (folder,) = pytestconfig.getini(_ARTIFACTS)

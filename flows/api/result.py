@@ -136,7 +136,7 @@ class Run:
         )
 
     def assert_ok(self, snr_db: float | None = None) -> None:
-        """Raise AssertionError with the sentences of the cells that did not pass, or whose lowest SNR is below `snr_db`.
+        """Raise AssertionError with the sentences of the cells that did not pass or have a lower SNR than `snr_db`.
 
         snr_db: in dB; with None, the tolerances of the run alone decide.
         """
@@ -151,7 +151,7 @@ class Run:
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        screen = Console(file=text, width=_WIDTH)
+        screen = Console(file=text, width=_WIDTH, force_jupyter=False)
         screen.print(summary_table(self.facts, self._rows))
         diagnoses = summary_diagnoses(self._rows)
         if diagnoses is not None:

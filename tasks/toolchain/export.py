@@ -57,7 +57,7 @@ def _exported(method: Method, store: Store) -> ExportedMethod:
     arguments = method.arguments("evaluation")
     names = [str(sample.get("name") or f"sample {index}") for index, sample in enumerate(evaluation)]
     with torch.no_grad():
-        program, answers = _program(method, arguments)
+        program, answers = checked_program(method, arguments)
         exported = program.module()
         exported_answers = [exported(*copies(inputs)) for inputs in arguments]
     for name, answer, expected in zip(names, exported_answers, answers, strict=True):
@@ -75,9 +75,9 @@ def _exported(method: Method, store: Store) -> ExportedMethod:
             TensorSpec(name=name, shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype))
             for name, tensor in flat_outputs(answers[0]).items()
         ),
-        calibration=put_tensors(store, _by_name(method, "calibration")) if calibration else None,
+        calibration=put_tensors(store, by_name(method, "calibration")) if calibration else None,
         calibration_samples=len(calibration),
-        evaluation=put_tensors(store, _by_name(method, "evaluation")),
+        evaluation=put_tensors(store, by_name(method, "evaluation")),
         sample_names=tuple(names),
         labels=tuple(None if sample.get("label") is None else int(sample["label"]) for sample in evaluation),
         outputs_eager=put_tensors(store, outputs_by_sample(answers)),
@@ -91,7 +91,7 @@ def _exported(method: Method, store: Store) -> ExportedMethod:
     )
 
 
-def _program(
+def checked_program(
     method: Method, arguments: Sequence[tuple[torch.Tensor, ...]]
 ) -> tuple[torch.export.ExportedProgram, list[object]]:
     """Return the exported program, and the outputs of eager PyTorch for every sample.
@@ -121,7 +121,8 @@ def _answers(method: Method, arguments: Sequence[tuple[torch.Tensor, ...]]) -> t
     return answers, another_function(again, answers[0])
 
 
-def _by_name(method: Method, split: Split) -> dict[str, torch.Tensor]:
+def by_name(method: Method, split: Split) -> dict[str, torch.Tensor]:
+    """Return the inputs of all samples, by the keys of a tensor file."""
     return {
         tensor_key(number, spec.name): tensor
         for number, inputs in enumerate(method.arguments(split))

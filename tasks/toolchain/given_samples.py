@@ -3,6 +3,7 @@
 import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from qnnsweep.tasks.errors import RequestError
 
 Sample = Mapping[str, Any]
 """A sample as the data sources of models yield it; see docs/models.md."""
+FEW_CALIBRATION, MOST_CALIBRATION, MOST_UNSEEN = 32, 128, 64
+"""So many samples calibrate before any is left unseen; and the largest numbers of both."""
 _LABELS = ("label", "labels")
 """The keys of a mapping that are a label, unless `forward` has a parameter of this name."""
 
@@ -34,17 +37,29 @@ def given_samples(samples: object, module: torch.nn.Module, most: int, key: str)
     return given
 
 
-def divided(samples: Sequence[Sample], most: int) -> tuple[list[Sample], list[Sample]]:
-    """Return samples for the evaluation and others for the calibration: both are all of them if they are few.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Divided:
+    """Samples by their use. `unseen`: for the certificate of a repair, which neither the others have."""
+
+    evaluation: Sequence[Sample]
+    calibration: Sequence[Sample]
+    unseen: Sequence[Sample] = ()
+
+
+def divided(samples: Sequence[Sample], most: int) -> Divided:
+    """Divide samples. If they are few, all of them are compared and calibrate.
 
     most: the number of evaluation samples. They are spread over all samples, because data are often sorted by class.
     """
     if len(samples) <= most:
-        return list(samples), list(samples)
+        return Divided(evaluation=samples, calibration=samples)
     chosen = {round(number * (len(samples) - 1) / max(1, most - 1)) for number in range(most)}
-    return (
-        [sample for number, sample in enumerate(samples) if number in chosen],
-        [sample for number, sample in enumerate(samples) if number not in chosen],
+    others = [sample for number, sample in enumerate(samples) if number not in chosen]
+    calibrating = min(len(others), max(FEW_CALIBRATION, len(others) // 2), MOST_CALIBRATION)
+    return Divided(
+        evaluation=[sample for number, sample in enumerate(samples) if number in chosen],
+        calibration=others[:calibrating],
+        unseen=others[calibrating : calibrating + MOST_UNSEEN],
     )
 
 
@@ -61,7 +76,7 @@ def _items(samples: object, most: int, key: str) -> Iterator[Any]:
         yield from itertools.islice(samples, most)
     else:
         raise RequestError(
-            f"a {type(samples).__name__} is no sample; give a tensor, a tuple of the arguments of forward, a dict of "
+            f"`{type(samples).__name__}` is no sample; give a tensor, a tuple of the arguments of forward, a dict of "
             "them, or a list, a Dataset or a DataLoader of these",
             key=key,
         )

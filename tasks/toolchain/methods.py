@@ -1,6 +1,6 @@
 """The methods of a configured model: a module whose `forward` computes each of them, and its samples."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,13 +98,25 @@ def _sampled(name: str | None, model: ModelConfig, module: torch.nn.Module) -> M
         evaluation = configured_samples(model, "evaluation", model.evaluation)
         calibration = configured_samples(model, "calibration", model.calibration) if model.calibration else []
         return Method(name=name, model=model, module=module, evaluation=evaluation, calibration=calibration)
-    templates = {
-        split: [
-            (sample, template_of(module, f"model.{split}.source={data.source}: sample {number}", sample))
-            for number, sample in enumerate(sourced(split, data))
-        ]
-        for split, data in (("evaluation", model.evaluation), ("calibration", model.calibration))
+    sources = (("evaluation", model.evaluation), ("calibration", model.calibration))
+    given = {
+        split: (f"model.{split}.source={data.source}: sample", sourced(split, data))
+        for split, data in sources
         if data is not None
+    }
+    return sampled_method(name, model, module, given)
+
+
+def sampled_method(
+    name: str | None, model: ModelConfig, module: torch.nn.Module, given: Mapping[str, tuple[str, Sequence[Sample]]]
+) -> Method:
+    """Return a method with samples of any structure, of which the first one for the evaluation says the inputs.
+
+    `given`: the samples for the evaluation and perhaps for the calibration, each with what they are, for errors.
+    """
+    templates = {
+        split: [(sample, template_of(module, f"{where} {number}", sample)) for number, sample in enumerate(samples)]
+        for split, (where, samples) in given.items()
     }
     first = templates["evaluation"][0][1]
     samples: Mapping[str, list[dict[str, Any]]] = {

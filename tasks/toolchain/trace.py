@@ -7,14 +7,18 @@ import torch
 from qnnsweep.tasks.toolchain.flat_module import is_flattened, with_flat_outputs
 from qnnsweep.tasks.toolchain.repeatable import copies
 from qnnsweep.tasks.toolchain.structures import is_plain
+from qnnsweep.tasks.toolchain.user_code import PROGRAM
 
 
 def traced(module: torch.nn.Module, inputs: Sequence[torch.Tensor], answer: object) -> torch.export.ExportedProgram:
-    """Return the exported program of a module. `answer`: what the module returns for these inputs.
+    """Return the exported program of a module, or the one from which it was made. `answer`: what the module returns.
 
     An answer that is more than tuples, lists and dicts of tensors becomes a dict of named tensors, so that no later
     process needs the classes of the answer. An error of torch.export is raised unchanged.
     """
+    given = getattr(module, PROGRAM, None)
+    if isinstance(given, torch.export.ExportedProgram):
+        return given
     if not is_plain(answer):
         module = with_flat_outputs(module)
     # Without the strict mode, the code that takes structures apart is run, and not traced.

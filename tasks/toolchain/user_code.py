@@ -9,6 +9,9 @@ import torch
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.tasks.errors import QnnsweepError, RequestError
 
+PROGRAM = "given_program"
+"""The attribute of a module with the exported program from which it was made."""
+
 
 def created_module(model: ModelConfig) -> torch.nn.Module:
     """Call the factory of a model. Raises RequestError if it fails, or returns no module."""
@@ -19,9 +22,18 @@ def created_module(model: ModelConfig) -> torch.nn.Module:
         raise
     except Exception as error:  # a user's own code may raise anything
         raise RequestError(f"model.factory={model.factory}: {type(error).__name__}: {error}") from error
+    if isinstance(module, torch.export.ExportedProgram):
+        return module_of_program(module)
     if not isinstance(module, torch.nn.Module):
         raise RequestError(f"model.factory={model.factory}: returned a {type(module).__name__}, not a torch.nn.Module")
     return module.eval()
+
+
+def module_of_program(program: torch.export.ExportedProgram) -> torch.nn.Module:
+    """Return the module of a program, which has no modes: calling `eval` raises an error."""
+    module = program.module()
+    setattr(module, PROGRAM, program)
+    return module
 
 
 def imported(path: str, key: str) -> Callable[..., Any]:
