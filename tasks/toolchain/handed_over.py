@@ -25,7 +25,7 @@ from qnnsweep.tasks.toolchain.export import by_name, checked_program
 from qnnsweep.tasks.toolchain.given_samples import MOST_CALIBRATION, MOST_UNSEEN, Divided, divided, given_samples
 from qnnsweep.tasks.toolchain.methods import Method, sampled_method
 from qnnsweep.tasks.toolchain.repeatable import check_traced, copies
-from qnnsweep.tasks.toolchain.user_code import module_of_program
+from qnnsweep.tasks.toolchain.user_code import usable_module
 
 _READER = "qnnsweep.tasks.toolchain.program_file"
 _DIGITS = 12  # of the digest, in the name of a folder
@@ -51,7 +51,7 @@ def hand_over(
 
     Raises RequestError if the model or a sample is wrong. An error of torch.export is raised unchanged.
     """
-    module = _module(model)
+    module = usable_module(model, "model: is")
     name = name or _name_of(model)
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise RequestError("a name consists of letters, digits, '_', '-' and '.'", key="name", value=name)
@@ -67,14 +67,6 @@ def hand_over(
     written = _written(method, program, len(use.evaluation), folder)
     where = f"On the command line, this is `--config-dir={written} model={name}`."
     return HandedOver(folder=written, name=name, remarks=(remark, where))
-
-
-def _module(model: object) -> torch.nn.Module:
-    if isinstance(model, ExportedProgram):
-        return module_of_program(model)
-    if not isinstance(model, torch.nn.Module):
-        raise RequestError(f"`{type(model).__name__}` is no torch.nn.Module and no ExportedProgram", key="model")
-    return model
 
 
 def _name_of(model: object) -> str:

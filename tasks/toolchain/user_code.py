@@ -1,20 +1,29 @@
 """The functions of users: factories and data sources, which a configuration names."""
 
+import contextlib
+import hashlib
 import importlib
+import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from qnnsweep.conf.models import ModelConfig
+from qnnsweep.conf.user_files import file_of
 from qnnsweep.tasks.errors import QnnsweepError, RequestError
+from qnnsweep.tasks.models.torchvision_import import mend_torchvision
 
-PROGRAM = "given_program"
-"""The attribute of a module with the exported program from which it was made."""
+EXPORTED = "exported_program"
+"""The key of a module's `meta` with the exported program that the factory returned."""
+_EXPECTED = "expected package.module:function, importable here"
 
 
 def created_module(model: ModelConfig) -> torch.nn.Module:
-    """Call the factory of a model. Raises RequestError if it fails, or returns no module."""
+    """Call the factory of a model. Raises RequestError if it fails, or returns no module and no exported program."""
     factory = imported(model.factory, "model.factory")
     try:
         module = factory(**model.arguments)
@@ -22,29 +31,65 @@ def created_module(model: ModelConfig) -> torch.nn.Module:
         raise
     except Exception as error:  # a user's own code may raise anything
         raise RequestError(f"model.factory={model.factory}: {type(error).__name__}: {error}") from error
-    if isinstance(module, torch.export.ExportedProgram):
-        return module_of_program(module)
-    if not isinstance(module, torch.nn.Module):
-        raise RequestError(f"model.factory={model.factory}: returned a {type(module).__name__}, not a torch.nn.Module")
-    return module.eval()
-
-
-def module_of_program(program: torch.export.ExportedProgram) -> torch.nn.Module:
-    """Return the module of a program, which has no modes: calling `eval` raises an error."""
-    module = program.module()
-    setattr(module, PROGRAM, program)
+    module = usable_module(module, f"model.factory={model.factory}: returned")
+    with contextlib.suppress(NotImplementedError):  # an exported program is for inference or for training, forever
+        module.eval()
     return module
 
 
+def usable_module(given: object, where: str) -> torch.nn.Module:
+    """Return a module, or that of an exported program. `where`: the beginning of an error, such as `model: is`.
+
+    Raises RequestError for everything else.
+    """
+    if isinstance(given, torch.jit.ScriptModule):
+        raise RequestError(
+            f"{where} TorchScript, which torch.export cannot take apart; use the nn.Module that torch.jit was "
+            "called with"
+        )
+    if isinstance(given, torch.export.ExportedProgram):
+        module = given.module()
+        module.meta[EXPORTED] = given
+        return module
+    if not isinstance(given, torch.nn.Module):
+        raise RequestError(f"{where} a {type(given).__name__}, not a torch.nn.Module")
+    # The module that was compiled has the paths and the lines that its user knows.
+    return getattr(given, "_orig_mod", given)
+
+
 def imported(path: str, key: str) -> Callable[..., Any]:
-    """Return the function that a configuration names as `package.module:function`, at the key `key`."""
-    module_name, _, attribute = path.partition(":")
+    """Return the function that a configuration names at the key `key`. Raises RequestError if there is none.
+
+    The function is named as `package.module:function`, or as `folder/file.py:function`.
+    """
+    mend_torchvision()
+    module_name, _, attribute = path.rpartition(":")
+    file = file_of(path)
     try:
-        function = getattr(importlib.import_module(module_name), attribute)
+        module = importlib.import_module(module_name) if file is None else _module_of_file(file)
+        function = getattr(module, attribute)
     except (ImportError, AttributeError) as error:
-        raise RequestError(f"{key}={path}: {error}; expected package.module:function, importable here") from error
+        expected = _EXPECTED if file is None else f"expected {file.name}:function"
+        raise RequestError(f"{key}={path}: {error}; {expected}") from error
     except Exception as error:  # importing runs a user's own code
         raise RequestError(f"{key}={path}: importing it raised {type(error).__name__}: {error}") from error
     if not callable(function):
         raise RequestError(f"{key}={path}: is a {type(function).__name__}, not a function")
     return function
+
+
+def _module_of_file(file: Path) -> ModuleType:
+    """Import a file, once. Its name as a module is that of no other module, whatever the file is called."""
+    name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, file)
+    assert spec is not None, "the suffix is that of Python"
+    assert spec.loader is not None, "the suffix is that of Python"
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
