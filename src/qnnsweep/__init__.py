@@ -6,6 +6,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from qnnsweep.tasks.models.torchvision_import import mend_torchvision
+
 if TYPE_CHECKING:
     from qnnsweep.flows.api.calls import Repair as Repair
     from qnnsweep.flows.api.calls import atlas as atlas
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from qnnsweep.tasks.errors import QnnsweepError as QnnsweepError
     from qnnsweep.tasks.errors import RequestError as RequestError
 
+mend_torchvision()  # before the user imports transformers or timm, whose imports fail where those of torchvision do
 _CALLS, _RESULT, _ERRORS = "qnnsweep.flows.api.calls", "qnnsweep.flows.api.result", "qnnsweep.tasks.errors"
 _MODULES = {
     **dict.fromkeys(("atlas", "bisect", "debug", "diff", "open_run", "plan", "qualify", "recompare"), _CALLS),

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _NAME = "torchvision"
-_schemas: list[torch.library.Library] = []  # torch removes a schema when its Library is garbage-collected
+_schemas: "list[torch.library.Library]" = []  # torch removes a schema when its Library is garbage-collected
 
 
 def mend_torchvision() -> None:
@@ -59,6 +61,8 @@ class _Loader(SourceFileLoader):
 
 
 def _define_schemas() -> None:
+    import torch  # every process of qnnsweep imports this module, and few need PyTorch
+
     library = torch.library.Library(_NAME, "FRAGMENT")
     for operator in ("nms", "qnms"):
         library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)[^\n]*(?:\n(?![ \t]*File ")[ \t]*([^\n]*))?')
 _PACKAGES = "site-packages"
+_GENERATED = "<eval_with_key>"  # the beginning of the names of files of code that PyTorch made of a graph
 _LONGEST_CODE = 80  # in characters
 
 
@@ -46,4 +47,5 @@ def quoted_line(file: str, line: int, code: str) -> str:
 
 def _frames(stack_trace: str) -> Iterator[tuple[PurePath, int, str]]:
     for file, line, code in _FRAME.findall(stack_trace):
-        yield PurePath(file), int(line), code
+        if not file.startswith(_GENERATED):
+            yield PurePath(file), int(line), code

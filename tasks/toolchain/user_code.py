@@ -15,7 +15,6 @@ import torch
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.user_files import file_of
 from qnnsweep.tasks.errors import QnnsweepError, RequestError
-from qnnsweep.tasks.models.torchvision_import import mend_torchvision
 
 EXPORTED = "exported_program"
 """The key of a module's `meta` with the exported program that the factory returned."""
@@ -62,7 +61,6 @@ def imported(path: str, key: str) -> Callable[..., Any]:
 
     The function is named as `package.module:function`, or as `folder/file.py:function`.
     """
-    mend_torchvision()
     module_name, _, attribute = path.rpartition(":")
     file = file_of(path)
     try:

@@ -189,6 +189,11 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_the_package_imports_nothing_until_a_name_is_used() -> None:
-    lines = "import sys, qnnsweep; print(sorted(name for name in sys.modules if name.startswith('qnnsweep')))"
+    lines = """
+import sys, qnnsweep
+assert "torch" not in sys.modules
+print(sorted(name for name in sys.modules if name.startswith("qnnsweep")))
+"""
     ran = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
-    assert ran.stdout == "['qnnsweep']\n"
+    of_torchvision = ["qnnsweep.tasks", "qnnsweep.tasks.models", "qnnsweep.tasks.models.torchvision_import"]
+    assert ran.stdout == f"{['qnnsweep', *of_torchvision]}\n"
