@@ -1,4 +1,4 @@
-"""Writes docs/tables.md and the README's table of tables, from the row classes of tasks/records.
+"""Writes docs/tables.md and the table of tables in docs/results.md, from the row classes of tasks/records.
 
 usage: make docs
 """
@@ -40,13 +40,13 @@ the row classes in [cell_rows.py](../tasks/records/cell_rows.py),
 
 def files() -> dict[Path, str]:
     """Return every generated file and its text."""
-    readme = ROOT / "README.md"
+    results = ROOT / "docs" / "results.md"
     meanings = {table: _docstring(kind).removeprefix("One row per ").rstrip(".") for table, kind in TABLES.items()}
     overview = "".join(f"| `{table}` | {meaning} |\n" for table, meaning in meanings.items())
     head = "| table | one row per |\n|---|---|\n"
     return {
         ROOT / "docs" / "tables.md": page(),
-        readme: re.sub(re.escape(head) + r"(\|.*\n)*", lambda _: head + overview, readme.read_text()),
+        results: re.sub(re.escape(head) + r"(\|.*\n)*", lambda _: head + overview, results.read_text()),
     }
 
 

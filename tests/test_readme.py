@@ -14,12 +14,13 @@ from qnnsweep.tasks.storage.tables import TABLES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+SWEEPS = (ROOT / "docs" / "sweeps.md").read_text()
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def commands() -> list[str]:
-    """Return every complete `qnnsweep run` command of the README, without the remarks next to it."""
-    lines = re.findall(r"^qnnsweep run (.+)$", README, flags=re.MULTILINE)
+    """Return the complete `qnnsweep run` commands of the README and of docs/sweeps.md, without remarks."""
+    lines = re.findall(r"^qnnsweep run (.+)$", f"{README}\n{SWEEPS}", flags=re.MULTILINE)
     return [re.split(r"\s{3,}", line)[0] for line in lines if "…" not in line]
 
 
@@ -33,8 +34,8 @@ def test_a_command_of_the_readme_is_a_plan_without_an_impossible_cell(command: s
     assert [cell.request.names for cell in cells if cell.impossible and "experiment" not in command] == []
 
 
-@pytest.mark.parametrize("setting", re.findall(r"`((?:scheme|tolerance)\.\S+?=\S+?)`", README))
-def test_a_setting_of_the_readme_is_valid(setting: str) -> None:
+@pytest.mark.parametrize("setting", re.findall(r"`((?:scheme|tolerance)\.\S+?=\S+?)`", SWEEPS))
+def test_a_setting_of_the_page_on_sweeps_is_valid(setting: str) -> None:
     assert len(load([setting]).cells) == 1
 
 
@@ -58,8 +59,15 @@ def test_every_line_of_the_page_on_security_names_its_test() -> None:
     assert [line for line in lines if "`tests/" not in line] == []
 
 
-def test_the_readme_names_every_table() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE) == list(TABLES)
+def test_the_page_on_results_names_every_table() -> None:
+    results = (ROOT / "docs" / "results.md").read_text()
+    assert re.findall(r"^\| `(\w+)` \|", results, flags=re.MULTILINE) == list(TABLES)
+
+
+def test_the_readme_is_short_and_the_index_links_every_page() -> None:
+    assert len(README.encode()) <= 8 * 1024
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert pages - set(re.findall(r"\]\(([\w.]+\.md)\)", (ROOT / "docs" / "index.md").read_text())) == set()
 
 
 def test_the_targets_of_the_readme_are_in_the_makefile() -> None:

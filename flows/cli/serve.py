@@ -54,7 +54,7 @@ def ensure_server() -> None:
     """
     if PREFECT_API_URL.value() is None:
         raise EnvironmentUnusable(
-            "no Prefect server is configured: start one as the README shows, then set "
+            "no Prefect server is configured: start one as docs/prefect.md shows, then set "
             "PREFECT_API_URL=http://127.0.0.1:4200/api and PREFECT_API_AUTH_STRING"
         )
     connect.check_login()

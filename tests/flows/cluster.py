@@ -32,7 +32,7 @@ PROTECTED = {
     "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
     "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "",
 }
-"""The variables with which the README starts a server."""
+"""The variables with which docs/prefect.md starts a server."""
 _POSTGRESQL = Path("/usr/lib/postgresql/15/bin")
 
 
@@ -88,7 +88,7 @@ def prefect_server(
     """Run `prefect server start` and yield a client of it that has logged in.
 
     `folder`: the server's home. `database`: the URL of its database, by default a file in its home.
-    `protected`: start the server as the README does. If not, it has Prefect's defaults and needs no login.
+    `protected`: start the server as docs/prefect.md does. If not, it has Prefect's defaults and needs no login.
     `variables`: further variables of its environment.
     """
     port = free_port()

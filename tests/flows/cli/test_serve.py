@@ -126,6 +126,6 @@ def test_serve_without_a_configured_server_is_refused(program: Program) -> None:
     ran = program.run("serve", "experiment=nightly")
     assert ran.returncode == 3
     assert ran.stderr == (
-        "qnnsweep: no Prefect server is configured: start one as the README shows, then set "
+        "qnnsweep: no Prefect server is configured: start one as docs/prefect.md shows, then set "
         "PREFECT_API_URL=http://127.0.0.1:4200/api and PREFECT_API_AUTH_STRING\n"
     )

@@ -157,7 +157,7 @@ def test_doctor_checks_the_login_of_the_server(
 
 def test_the_variables_that_protect_a_server_are_in_the_documents() -> None:
     root = Path(__file__).parents[3]
-    for document in ("README.md", "docs/scale.md"):
+    for document in ("docs/prefect.md", "docs/scale.md"):
         text = (root / document).read_text()
         for variable in (
             "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING",
