@@ -33,7 +33,7 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     An error of torch.export is raised unchanged.
     """
     methods = [*methods_of_model(model, store)]
-    weights = dict.fromkeys(str(getattr(method.module, "weights_origin", "unstated")) for method in methods)
+    weights = dict.fromkeys(text for method in methods for text in _origin(method))
     return ExportedModel(
         model=ModelFacts(name=model.name, weights=", ".join(weights), driven=methods[0].driven),
         methods=tuple(_exported(method, store) for method in methods),
@@ -50,6 +50,12 @@ def check_model(model: ModelConfig) -> None:
             inputs, state = method.arguments("evaluation")[:1], State(method.module)
             _, changed = _answers(method, inputs)
             check_repeated(model.name, changed, None, state)
+
+
+def _origin(method: Method) -> list[str]:
+    """Return where the weights come from, and from which dtypes they were converted."""
+    converted = [f"converted from {' and '.join(method.narrow)} to float32"] if method.narrow else []
+    return [str(getattr(method.module, "weights_origin", "unstated")), *converted]
 
 
 def _exported(method: Method, store: Store) -> ExportedMethod:
