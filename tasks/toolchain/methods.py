@@ -15,6 +15,7 @@ from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.flat_module import with_flat_inputs, with_forward
 from qnnsweep.tasks.toolchain.float32 import NARROW, in_float32, narrow_dtypes, widened
+from qnnsweep.tasks.toolchain.refusals import place_of
 from qnnsweep.tasks.toolchain.samples import Sample, configured_samples, sourced, template_of
 from qnnsweep.tasks.toolchain.sequences import driven_samples
 from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs
@@ -87,8 +88,8 @@ def eager_answer(model: ModelConfig, module: torch.nn.Module, inputs: tuple[torc
     except Exception as error:  # a user's own code may raise anything
         line = next(iter(str(error).strip().splitlines()), "")
         raise RequestError(
-            f"the model {model.name} cannot run on an evaluation sample: {type(error).__name__}: {line}; "
-            f"correct its forward, or the arguments of model.factory={model.factory}"
+            f"the model {model.name} cannot run on an evaluation sample: {type(error).__name__}: {line}"
+            f"{place_of(error)}; correct its forward, or the arguments of model.factory={model.factory}"
         ) from error
     if not flat_outputs(answer):
         raise RequestError(f"model.factory={model.factory}: the module returns no tensor")
