@@ -1,6 +1,6 @@
 """Write docs/notebook.png: a notebook that calls `qnnsweep.debug` on MiniLM in the scheme 16a8w, as Jupyter shows it.
 
-Run `python docs/notebook_picture.py`. The notebook is executed by a kernel; the picture has the last output of each cell.
+Run `python docs/notebook_picture.py`. A kernel executes it; the picture has the last output of each cell.
 """
 
 import html
@@ -20,13 +20,14 @@ CELLS = (
 from qnnsweep.tasks.models.minilm import minilm_l6, sentences
 
 model = minilm_l6()
-samples = [sample["inputs"] for sample in sentences(40, split="calibration", tokens=32)]""",
+samples = [sample["inputs"] for sample in sentences(32, split="calibration", tokens=32)]""",
     'result = qnnsweep.debug(model, samples, scheme="16a8w")\nresult',
-    "print(result.culprit)",
+    "result.culprit.module, result.culprit.cause",
 )
 PAGE = """<!doctype html><html><meta charset="utf-8"><style>
 body { font: 14px system-ui, sans-serif; margin: 16px; width: 1040px; background: white; color: black }
-pre { font: 13px monospace; margin: 0 } .code { background: #f6f6f6; border: 1px solid #ddd; padding: 8px; margin: 10px 0 }
+pre { font: 13px monospace; margin: 0 }
+.code { background: #f6f6f6; border: 1px solid #ddd; padding: 8px; margin: 10px 0 }
 </style><body>"""
 
 

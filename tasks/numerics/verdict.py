@@ -104,10 +104,10 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     """Return the operator with the largest effect on a final output. None if no operator was compared.
 
     An operator whose infinities or NaNs differ comes first: one that introduces them, or else the earliest. Then comes
-    the largest effect of the budget. An operator that introduces wrong booleans or integers has no effect, because they
-    have no derivative. It comes before an effect that is smaller than the unexplained share. Without a budget, the
-    worst operator is the one with the lowest introduced SNR of those that introduce error, else of all, or without a
-    replay the operator with the lowest total SNR.
+    the first operator of the budget, without whose error most of the output's error is gone. An operator that
+    introduces wrong booleans or integers has no effect, because they have no derivative. It comes before an effect that
+    is smaller than the unexplained share. Without a budget, the worst operator is the one with the lowest introduced
+    SNR of those that introduce error, else of all, or without a replay the operator with the lowest total SNR.
     """
     budget = list(budget)
     odd = [row for row in rows if row.status == "nonfinite_differs" and row.verdict != "contradicted"]
@@ -117,7 +117,7 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     names = {row.operator.name for row in rows}
     effects = [share for share in budget if share.operator in names and share.share]
     if effects:
-        largest = min(effects, key=_alone_db)
+        largest = effects[0]
         unexplained = max((share.share or 0.0 for share in budget if share.cause == "unexplained"), default=0.0)
         wrong = next(iter(wrong_integers(rows)), None)
         if wrong is not None and unexplained > (largest.share or 0.0):
@@ -142,11 +142,6 @@ def _introduced_db(row: OperatorComparison) -> float:
         return row.parts.introduced_snr_db
     # An error where the right value is all zeros, or an infinite one, is worse than any ratio.
     return -math.inf if row.verdict in OWN_ERROR else math.inf
-
-
-def _alone_db(share: ErrorShare) -> float:
-    # An effect on an output whose right value is all zeros is worse than any ratio.
-    return -math.inf if share.alone_snr_db is None else share.alone_snr_db
 
 
 def _total_db(row: OperatorComparison) -> float:

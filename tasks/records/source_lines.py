@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)[^\n]*(?:\n(?![ \t]*File ")[ \t]*([^\n]*))?')
 _PACKAGES = "site-packages"
 _GENERATED = "<eval_with_key>"  # the beginning of the names of files of code that PyTorch made of a graph
+_TOOLCHAIN = Path(__file__).parents[1] / "toolchain"
 _LONGEST_CODE = 80  # in characters
 
 
@@ -46,6 +47,7 @@ def quoted_line(file: str, line: int, code: str) -> str:
 
 
 def _frames(stack_trace: str) -> Iterator[tuple[PurePath, int, str]]:
+    """Yield the frames of a trace, without generated code and without the functions here that call the user's."""
     for file, line, code in _FRAME.findall(stack_trace):
-        if not file.startswith(_GENERATED):
+        if not file.startswith(_GENERATED) and not PurePath(file).is_relative_to(_TOOLCHAIN):
             yield PurePath(file), int(line), code

@@ -150,7 +150,9 @@ class ModelFacts:
     """The facts of a whole model. The records of all stages up to `lower` have them."""
 
     name: str = field(metadata=IDENTITY_NEUTRAL)  # when it was exported
-    weights: str  # origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`
+    # Origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`; then, if they were
+    # converted, from which dtype.
+    weights: str
     driven: Driven | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a model without states
 
 
@@ -200,6 +202,8 @@ class ExportedMethod:
     positions: tuple[Place, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
     states: tuple[int, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
     calls: tuple[OperatorCall, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)  # distinct, in the graph's order
+    # The outputs of the module that are no tensors, and what they are: `past_key_values: DynamicCache`.
+    left_out: tuple[str, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
     # The user's lines with in-place operations whose memory is read afterwards, but not through their results.
     lost_writes: tuple[str, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
 

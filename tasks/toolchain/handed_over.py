@@ -4,6 +4,7 @@ The module is exported in the process that holds it, because its class may be de
 program, its samples and the configuration of the model. The name of their folder is the digest of their content.
 """
 
+import copy
 import hashlib
 import json
 import re
@@ -22,9 +23,9 @@ from qnnsweep.conf.models import ModelConfig
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.storage.atomic import make_folder, write_atomically
 from qnnsweep.tasks.toolchain.export import by_name, checked_program
+from qnnsweep.tasks.toolchain.float32 import in_float32, narrow_dtypes
 from qnnsweep.tasks.toolchain.given_samples import MOST_CALIBRATION, MOST_UNSEEN, Divided, divided, given_samples
 from qnnsweep.tasks.toolchain.methods import Method, sampled_method
-from qnnsweep.tasks.toolchain.repeatable import check_traced, copies
 from qnnsweep.tasks.toolchain.user_code import usable_module
 
 _READER = "qnnsweep.tasks.toolchain.program_file"
@@ -59,14 +60,15 @@ def hand_over(
     config = ModelConfig(name=name, factory=f"{type(model).__module__}:{type(model).__qualname__}")
     evaluation = [*use.evaluation, *use.unseen]
     given = {"evaluation": ("samples:", evaluation), "calibration": ("calibration:", use.calibration)}
-    with _as_in_use(module), torch.no_grad():
-        method = sampled_method(None, config, module, given)
-        program, answers = checked_program(method, method.arguments("evaluation"))
-        for number, (inputs, answer) in enumerate(zip(method.arguments("evaluation"), answers, strict=True)):
-            check_traced(name, f"sample {number}", program.module()(*copies(inputs)), answer)
+    narrow = narrow_dtypes(module)
+    with _as_in_use(module):
+        used = in_float32(copy.deepcopy(module)) if narrow else module
+        method = sampled_method(None, config, used, narrow, given)
+        program, _, _ = checked_program(method, method.arguments("evaluation"))
     written = _written(method, program, len(use.evaluation), folder)
     where = f"On the command line, this is `--config-dir={written} model={name}`."
-    return HandedOver(folder=written, name=name, remarks=(remark, where))
+    converted = [f"Weights of {', '.join(narrow)} are converted to float32."] if narrow else []
+    return HandedOver(folder=written, name=name, remarks=(remark, *converted, where))
 
 
 def _name_of(model: object) -> str:
