@@ -7,10 +7,16 @@ from qnnsweep.tasks.records import Comparison, ErrorShare, OperatorComparison, O
 
 
 def reported_output(comparison: Comparison) -> OutputComparison | None:
-    """Return the device's final output with the most noise, the first of equal ones. None if no output has noise."""
+    """Return the device's final output with the most noise, the first of equal ones. None if no output has noise.
+
+    Integers, of which the share of equal ones counts, are reported only if no other output has noise.
+    """
     device = [row for row in comparison.outputs if row.rung == "device" and row.status not in ("no_value", "diverged")]
-    worst = max(device, key=_noise, default=None)
-    return worst if worst is not None and _noise(worst) > 0 else None
+    for rows in ([row for row in device if row.equal_elements is None], device):
+        worst = max(rows, key=_noise, default=None)
+        if worst is not None and _noise(worst) > 0:
+            return worst
+    return None
 
 
 def reported_budget(comparison: Comparison) -> list[ErrorShare]:

@@ -9,6 +9,7 @@ import pytest
 
 from qnnsweep.conf.errors import RequestError
 from qnnsweep.conf.load import load
+from qnnsweep.tasks.numerics.reported import reported_output
 from qnnsweep.tasks.records import Gap, OutputComparison
 from qnnsweep.tasks.report.format import lowest
 from qnnsweep.tasks.results.outcome import CellResult, finals, judge
@@ -75,3 +76,11 @@ def test_the_rows_of_a_batch_are_the_answers_of_a_classifier_and_of_any_output_t
 def test_a_measure_that_does_not_exist_is_refused() -> None:
     with pytest.raises(RequestError, match="no such measure; did you mean row_snr_db"):
         load(["+tolerance.headline.logits=row_snr"])
+
+
+def test_integers_are_the_reported_output_only_if_no_other_output_has_noise() -> None:
+    wrong = replace(INDICES, equal_elements=0.25)
+    assert reported_output(of(wrong, LOGITS)) == LOGITS
+    exact = replace(LOGITS, status="exact", gap=Gap(mse=0.0))
+    assert reported_output(of(exact, wrong)) == wrong
+    assert reported_output(of(exact)) is None
