@@ -16,6 +16,7 @@ from qnnsweep.flows.runs.history import names
 from qnnsweep.flows.runs.names import find_cell, resolve
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 from qnnsweep.tasks.records.cell_folder import folder_of
+from qnnsweep.tasks.records.operator_names import operators_named
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.storage import lock, tables
 from qnnsweep.tasks.storage.store import Store
@@ -164,10 +165,9 @@ def _worst_row(rows: list[Row], cell: Row, operator: str | None) -> Row:
                 "`qnnsweep report` shows its errors"
             )
         operator = str(min(wrong, key=_effect_db)["operator"])
-    of_operator = [row for row in of_cell if row["operator"] == operator]
-    if not of_operator:
-        raise RequestError(f"OPERATOR={operator}: no such operator; {choices}; `qnnsweep list operators` lists all")
-    candidates = [row for row in wrong if row["operator"] == operator]
+    named = operators_named(operator, ((str(row["operator"]), row["module_path"]) for row in of_cell), f"{choices}; ")
+    of_operator = [row for row in of_cell if row["operator"] in named]
+    candidates = [row for row in wrong if row["operator"] in named]
     if not candidates:
         verdicts = ", ".join(sorted({str(row["verdict"]) for row in of_operator}))
         raise RequestError(f"OPERATOR={operator}: introduces no error (verdict {verdicts}); {choices}")

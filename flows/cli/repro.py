@@ -30,7 +30,7 @@ def repro(
         str | None,
         typer.Argument(
             metavar="[OPERATOR]",
-            help="The name of an operator that introduces error. By default the one with the largest effect.",
+            help="An operator that introduces error, or its module. By default the one with the largest effect.",
         ),
     ] = None,
     run_: OptionalRun = None,

@@ -20,7 +20,7 @@ def tensors(
     words: Words,
     run_id: Annotated[str, typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}.", autocompletion=complete_run)],
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell, such as MODEL/SCHEME/SOC.")],
-    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="The name of an operator.")],
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="An operator, or the path of its module.")],
     sample: Annotated[
         int | None, typer.Option("--sample", help="A captured sample. By default the device's worst one.")
     ] = None,

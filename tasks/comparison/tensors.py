@@ -9,6 +9,7 @@ from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.operators import to_reference_layout_and_scale
 from qnnsweep.tasks.records import CapturedMethod, LoweredMethod
+from qnnsweep.tasks.records.operator_names import operator_named
 from qnnsweep.tasks.storage.store import Store
 
 
@@ -19,12 +20,11 @@ def operator_tensors(
 
     `device` is the device's value, `reference` that of the edge graph from the model's inputs, and `on_host` the result
     of the operator on the host from the device's own inputs. If the value is quantized on the device, `quantized` has
-    the integers. `sample`: None if none was captured. Raises RequestError for an operator or a sample without a logged
-    tensor.
+    the integers. `operator`: its name, or the path of the module that has only this operator. `sample`: None if none was
+    captured. Raises RequestError for an operator or a sample without a logged tensor.
     """
     names = {known.name: known.index for known in lowered.operators}
-    if operator not in names:
-        raise RequestError(f"OPERATOR={operator}: no such operator; `qnnsweep list operators` lists them")
+    operator = operator_named(operator, ((known.name, known.module_path) for known in lowered.operators))
     if sample is None or not capture.debug:
         raise RequestError("CELL: its operators were not captured; run it again with measure.operator_samples=1")
     evidence, index = Evidence(lowered, capture, store), names[operator]

@@ -156,7 +156,7 @@ def test_another_environment_gives_the_same_number_to_the_last_bit(
             f"{CELL} aten_hardtanh_default",
             "OPERATOR=aten_hardtanh_default: introduces no error (verdict inherited); WRONG",
         ),
-        (f"{CELL} absent", "OPERATOR=absent: no such operator; WRONG; `qnnsweep list operators` lists all"),
+        (f"{CELL} absent", "OPERATOR=absent: no such operator; WRONG; `qnnsweep list operators` lists them"),
         (
             "sign_net/fp32/SM8650",
             "CELL=sign_net/fp32/SM8650: nothing was captured of this cell; see its row in the report",
