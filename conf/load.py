@@ -32,6 +32,7 @@ from qnnsweep.conf.masking import MASK, mask_secrets, names_secret
 from qnnsweep.conf.names import AXES, MASKED_NAMES
 from qnnsweep.conf.options import GROUPS, SHIPPED, Options
 from qnnsweep.conf.plan import SWEEP_KEYS, Plan, plan
+from qnnsweep.conf.sampled import SAMPLES_KEYS, absolute, code_of, with_samples
 from qnnsweep.conf.schema import DeviceConfig, Request
 from qnnsweep.conf.syntax import explain
 
@@ -51,7 +52,10 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
     """
     with parse(overrides, config_dirs) as parsed:
         swept = [key for key, values in parsed.values.items() if len(values) > 1]
-        planned = plan(_requests(parsed), swept=swept, folders=parsed.options.user_folders)
+        requests = list(_requests(parsed))
+        code = (code_of(place) for request in requests for place in (request.samples, request.calibration))
+        folders = dict.fromkeys((*parsed.options.user_folders, *filter(None, code)))
+        planned = plan(requests, swept=swept, folders=tuple(folders))
         _check_schemes_of_tolerances(planned, parsed.options)
         return planned
 
@@ -213,6 +217,8 @@ def _options(override: Override, options: Options) -> Overrides:
 
 def _values(override: Override) -> Overrides:
     if not override.is_sweep_override():
+        if override.key_or_group in SAMPLES_KEYS and isinstance(place := override.value(), str) and place:
+            return (f"{override.get_key_element()}={quoted(absolute(place))}",)
         return (str(override.input_line),)
     return tuple(f"{override.get_key_element()}={Transformer.str(element)}" for element in _elements(override))
 
@@ -267,7 +273,7 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
         except RequestError as error:
             raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
         request.pool = [composed_device(device, *overridden) for device in selected]
-        yield request
+        yield with_samples(request)
 
 
 def _quoted_if_needed(text: str) -> str:

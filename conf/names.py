@@ -52,3 +52,6 @@ DEFAULT_ORACLE = "outcome!=passed"
 
 HEADLINES = ("snr_db", "centred_snr_db", "row_snr_db", "top1", "equal")
 """The measures of a final output of which one counts for the cell."""
+
+PHOTOGRAPHS = "photographs"
+"""The value of the keys `samples` and `calibration` that is no place of files: the photographs that ship."""

@@ -1,0 +1,85 @@
+"""The factories of models by name: `timm:…`, `torchvision:…`, `hf:…` and saved programs. Nothing is downloaded."""
+
+import inspect
+import itertools
+from typing import Any
+
+import torch
+from torch import nn
+
+from qnnsweep.tasks.models import zoo
+from qnnsweep.tasks.models.hugging_face import hf_model
+from qnnsweep.tasks.models.photographs import pictures
+from qnnsweep.tasks.models.preparation import (
+    Preparation,
+    of_timm,
+    of_torchvision,
+    read_program,
+    timm_data,
+    torchvision_transform,
+)
+from qnnsweep.tasks.models.reproducible import reproducible
+
+__all__ = ["hf_model", "saved_program", "timm_model", "torchvision_model"]
+
+SEED = 0
+
+
+def timm_model(*, architecture: str, size: int | None = None, **options: Any) -> nn.Module:
+    """Return a model of timm in eval mode, with its pretrained weights if they are on this machine, else random ones.
+
+    `size`: the side of a picture, if it is not that of timm's data configuration. `options`: those of
+    `timm.create_model`. Its input is float32 [N, 3, size, size]. Raises RequestError if there is no such model.
+    """
+    timm_data(architecture, size, options)  # the error about an unknown name
+    import timm
+
+    card = timm.get_pretrained_cfg(architecture)
+    if size is not None and (card.fixed_input_size or "vit" in architecture):
+        options |= {"img_size": size}
+    pretrained = zoo.timm_weights(architecture)
+    preparation = of_timm(architecture, size, **options)
+    with reproducible(SEED):
+        model = timm.create_model(architecture, pretrained=False, **options)
+        return zoo.with_weights(model, pretrained, lambda: random_weights_samples(preparation))
+
+
+def torchvision_model(*, architecture: str, size: int | None = None, **options: Any) -> nn.Module:
+    """Return a model of torchvision in eval mode; see `timm_model`. `options`: those of `torchvision.models.get_model`.
+
+    Its input is float32 [N, 3, size, size] for models of classification and segmentation.
+    """
+    torchvision_transform(architecture)  # the error about an unknown name
+    from torchvision import models
+
+    if size is not None and architecture.startswith("vit_"):
+        options |= {"image_size": size}
+    if "weights_backbone" in inspect.signature(models.get_model_builder(architecture)).parameters:
+        options = {"weights_backbone": None} | options  # it would be downloaded
+    preparation = of_torchvision(architecture, size)
+    pretrained = zoo.torchvision_weights(architecture)
+    with reproducible(SEED):
+        model = models.get_model(architecture, weights=None, **zoo.auxiliary_options(architecture, pretrained), **options)
+        return zoo.with_weights(model, pretrained, lambda: random_weights_samples(preparation))
+
+
+def saved_program(*, file: str) -> torch.export.ExportedProgram:
+    """Return the program that `torch.export.save` wrote to a file. Raises RequestError if it cannot be read."""
+    return read_program(file)
+
+
+def random_weights_samples(preparation: Preparation) -> torch.Tensor | None:
+    """Return samples that set the statistics of random weights: photographs, or noise; None if there are none.
+
+    The tensor is float32 [N, …], with N ≥ 2.
+    """
+    if preparation.picture is not None:
+        shown = itertools.islice(pictures("calibration"), zoo.CALIBRATION_PHOTOGRAPHS)
+        found = [preparation.picture(picture) for _, picture in shown]
+    elif preparation.random is not None:
+        generator = torch.Generator().manual_seed(SEED)
+        found = [preparation.random(generator) for _ in range(zoo.CALIBRATION_PHOTOGRAPHS)]
+    else:
+        return None
+    tensors = [inputs for inputs in found if isinstance(inputs, torch.Tensor)]
+    return torch.cat(tensors) if tensors else None
