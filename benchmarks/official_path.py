@@ -33,7 +33,7 @@ def build(exported: ExportedMethod, scheme: SchemeConfig, soc: SocConfig, store:
     from torchao.quantization.pt2e import observer
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.quantize import load_program
     from qnnsweep.tasks.toolchain.tensors import read_samples
 

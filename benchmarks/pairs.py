@@ -22,7 +22,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 from qnnsweep.tasks.numerics.metrics import snr_db
 from qnnsweep.tasks.records import Blob, ExportedMethod, QuantizedMethod, QuantizedModel
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.quantize import load_program
 from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples, read_tensors
 

@@ -27,7 +27,7 @@ from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.records import ExportedMethod
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
-from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.overridden import roots
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.tensors import read_samples

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from qnnsweep.tasks.numerics.dequantize import dequantize, undo_layout
 from qnnsweep.tasks.records import CapturedMethod, LoweredMethod
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.tensors import read_samples

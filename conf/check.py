@@ -153,8 +153,8 @@ def _model(model: ModelConfig) -> Iterator[RequestError]:
         if not model.methods:
             yield _error("model.methods", [], "null, or a list of one or more methods")
     for key, method in methods_with_keys(model):
-        if not method.inputs and model.cases is None:
-            problem = "a model has at least one input, each with a name, a shape and a dtype"
+        if not method.inputs and model.states is not None:
+            problem = "a model with states states its inputs, each with a name, a shape and a dtype"
             yield _error(f"{key}.inputs", [], problem)
         for name in _duplicates(config.name for config in method.inputs):
             yield RequestError(f"two inputs are named {printable(name)}", key=f"{key}.inputs")

@@ -40,6 +40,7 @@ class MethodConfig:
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     """Arguments of the factory, in addition to the model's. Methods with equal arguments share one module."""
     inputs: list[InputConfig] = field(default_factory=list[InputConfig])
+    """As the model's inputs. An empty list means that the first evaluation sample says them."""
     calibration: DataConfig | None = None
     """The samples that calibrate the method's observers. Every quantized scheme needs such samples."""
     evaluation: DataConfig | None = None
@@ -86,6 +87,9 @@ class ModelConfig:
     """`package.module:function`. This can be any callable that returns a `torch.nn.Module`."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     inputs: list[InputConfig] = field(default_factory=list[InputConfig])
+    """The inputs of the module's `forward`, in the order of its arguments. An empty list means that names, shapes and
+    dtypes are those of the first evaluation sample, whose values can be any structure of tensors; see docs/models.md.
+    A model with states needs a list."""
     calibration: DataConfig | None = None
     """The samples that calibrate the observers. Every quantized scheme needs such samples."""
     evaluation: DataConfig | None = None

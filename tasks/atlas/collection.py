@@ -14,7 +14,7 @@ _MODEL_CALLS = OWN_CALLS.partition(":")[0]
 
 def collected(collection: ModelConfig) -> OperatorCases:
     """Return the cases of a collection. Raises RequestError if the source fails or yields something else."""
-    from qnnsweep.tasks.toolchain.export import imported
+    from qnnsweep.tasks.toolchain.user_code import imported
 
     assert collection.cases is not None, "checked by the command"
     key = f"model.cases={collection.cases}"

@@ -21,7 +21,7 @@ from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.backends.select import backend_of
-from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.reference.counterparts import other_reference
 from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
 from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph

@@ -89,7 +89,7 @@ def reference_kernels(lowered: LoweredMethod, store: Store) -> Callable[..., "Ho
 
     The inputs are two lists of arrays: rounded to the device's grids and, if they are known, before that.
     """
-    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.reference.graph import read_graph
     from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
@@ -104,7 +104,7 @@ def reference_values(lowered: LoweredMethod, store: Store, inputs: Sequence[NDAr
     """
     import torch
 
-    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.reference.graph import read_graph
 
     make_deterministic()
@@ -120,7 +120,7 @@ def other_values(
     """Return the operators' values in another reference on one sample; see `reference_values`."""
     import torch
 
-    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.reference.counterparts import values_on
     from qnnsweep.tasks.toolchain.saved_program import load_program
 
@@ -135,7 +135,7 @@ def exported_function(exported: ExportedMethod, store: Store) -> Callable[[Seque
     """Return the exported program, which computes what eager PyTorch computes, as a function of arrays."""
     import torch
 
-    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.saved_program import load_program
     from qnnsweep.tasks.toolchain.tensors import flat_outputs
 

@@ -17,7 +17,9 @@ from torch.fx.node import map_arg
 from qnnsweep.conf.models import SAMPLES_OF_CALLS, ModelConfig, Split
 from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.toolchain.calls import call_texts
-from qnnsweep.tasks.toolchain.export import methods_of_model
+from qnnsweep.tasks.toolchain.methods import eager_answer, methods_of_model
+from qnnsweep.tasks.toolchain.repeatable import copies
+from qnnsweep.tasks.toolchain.trace import traced
 
 
 @dataclass(kw_only=True, slots=True)
@@ -75,7 +77,9 @@ def _calls(model: ModelConfig) -> Iterator[ModelCall]:
     texts: set[str] = set()
     for method in methods_of_model(model):
         with torch.no_grad():
-            program = torch.export.export(method.module, method.arguments("evaluation")[0], strict=True)
+            first = method.arguments("evaluation")[0]
+            answer = eager_answer(method.model, method.module, copies(first))
+            program = traced(method.module, first, answer)
             constants = _constants(program)
             calls: dict[Node, ModelCall] = {}
             for node, text in call_texts(program):

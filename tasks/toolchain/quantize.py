@@ -11,7 +11,7 @@ from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.records import Blob, ExportedMethod, ExportedModel, QuantizedMethod, QuantizedModel
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
-from qnnsweep.tasks.toolchain.export import make_deterministic
+from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.nodes import OBSERVER_REPLACEMENT
 from qnnsweep.tasks.toolchain.overridden import METHOD_OF_GRAPH
 from qnnsweep.tasks.toolchain.saved_program import load_program

@@ -51,8 +51,11 @@ def _in_words(difference: Difference | None, snr_db: float | None) -> str | None
 
 
 def check_inputs(name: str, inputs: Sequence[str], program: ExportedProgram) -> None:
-    """Raise RequestError if the model changes its inputs in place. `inputs`: the names that its placeholders have."""
-    changing = [(write.base.name, where(write.node)) for write in writes(program.graph) if write.base.name in inputs]
+    """Raise RequestError if the model changes its inputs in place. `inputs`: their names, in the program's order."""
+    named = dict(zip(program.graph_signature.user_inputs, inputs, strict=True))
+    changing = [
+        (named[write.base.name], where(write.node)) for write in writes(program.graph) if write.base.name in named
+    ]
     if changing:
         changed = changing[0][0]
         raise RequestError(

@@ -7,12 +7,12 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch.utils import _pytree as pytree
 
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.structures import named_leaves
 
 LARGEST_BIAS = 2**31 - 128
 """The largest int32 that is a float32: beyond it, a bias saturates."""
@@ -48,14 +48,9 @@ def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
     """Return a module's output as named tensors, in the order in which a compiled program returns them.
 
     A single tensor is named `output`. An element of a tuple or dict is named by its position or key; in a nested
-    output, the positions and keys on the way to the element are joined by dots.
+    output, the positions and keys on the way to the element are joined by dots. What is no tensor is left out.
     """
-    leaves, _ = pytree.tree_flatten_with_path(answer)
-    return {
-        ".".join(pytree.keystr((key,)).strip("[]'.") for key in path) or "output": leaf
-        for path, leaf in leaves
-        if isinstance(leaf, torch.Tensor)
-    }
+    return {name or "output": leaf for name, leaf in named_leaves(answer) if isinstance(leaf, torch.Tensor)}
 
 
 def outputs_by_sample(answers: Sequence[object]) -> dict[str, torch.Tensor]:

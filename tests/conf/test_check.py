@@ -93,9 +93,6 @@ REFUSALS = {
     "model.evaluation.source='os.path:'": (
         "model.evaluation.source=os.path:: not of the form package.module:function (model my_net)"
     ),
-    "model.inputs=[]": (
-        "model.inputs=[]: a model has at least one input, each with a name, a shape and a dtype (model my_net)"
-    ),
     "model.inputs.0.dtype=flot32": (
         f"model.inputs[0].dtype=flot32: no such dtype; did you mean float32? one of {DTYPES} (model my_net)"
     ),
@@ -148,8 +145,7 @@ METHODS = "[{name: a, inputs: [{name: x, shape: [1]}], evaluation: {source: 'a.b
 METHOD_REFUSALS = {
     "[]": "model.methods=[]: null, or a list of one or more methods",
     f"{METHODS}, {METHODS[1:]}]": "model.methods: two methods are named a",
-    "[{name: a}]": "model.methods[0].inputs=[]: a model has at least one input, each with a name, a shape and a dtype",
-    "[{name: a, inputs: [{name: x, shape: [1]}]}]": (
+    "[{name: a}]": (
         "model.methods[0].evaluation=null: every comparison needs samples; set model.methods[0].evaluation.source"
     ),
     "[{name: a-b}]": "model.methods[0].name=a-b: a name of letters, digits and underscores",

@@ -16,6 +16,9 @@ INPUTS = "inputs: [{name: x, shape: [1]}, {name: h, shape: [1]}]"
 EVALUATION = "evaluation: {source: 'a.b:c'}"
 METHODS = f"methods: [{{name: a, {INPUTS}}}, {{name: b, {INPUTS}}}]"
 REFUSALS = {
+    f"{EVALUATION}, states: [{{output: '0', input: h}}]": (
+        "model.inputs=[]: a model with states states its inputs, each with a name, a shape and a dtype"
+    ),
     f"{INPUTS}, {EVALUATION}, states: [{{output: '0', input: y}}]": (
         "model.states[0].input=y: no such input; one of h, x"
     ),

@@ -30,8 +30,8 @@ def linked(
     import torch
 
     from qnnsweep.tasks.toolchain.backends.select import backend_of
+    from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.edge import edge_program
-    from qnnsweep.tasks.toolchain.export import make_deterministic
     from qnnsweep.tasks.toolchain.reference.counterparts import other_reference
     from qnnsweep.tasks.toolchain.reference.graph import graph_of
     from qnnsweep.tasks.toolchain.reference.operators import operator_table

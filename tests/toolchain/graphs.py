@@ -137,8 +137,8 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
 
     from qnnsweep.conf.load import load
     from qnnsweep.tasks.toolchain.backends.select import backend_of
+    from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.edge import edge_program
-    from qnnsweep.tasks.toolchain.export import make_deterministic
     from qnnsweep.tasks.toolchain.reference.graph import read_graph
     from qnnsweep.tasks.toolchain.saved_program import load_program
     from qnnsweep.tasks.toolchain.tensors import read_samples
@@ -287,7 +287,7 @@ def bfloat16(inputs: Sequence[Array]) -> Any:
 def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
     """Compute the outputs of the rung `designed` from the record of a lowering, with the grids of its operators."""
     from qnnsweep.tasks.toolchain.backends.select import backend_of
-    from qnnsweep.tasks.toolchain.export import make_deterministic
+    from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
     from qnnsweep.tasks.toolchain.reference.graph import read_graph
     from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, read_samples

@@ -146,9 +146,9 @@ def program_of_a_case() -> object:
 
 def factory_of_a_model() -> object:
     from qnnsweep.conf.models import ModelConfig
-    from qnnsweep.tasks.toolchain.export import _module
+    from qnnsweep.tasks.toolchain.user_code import created_module
 
-    return _module(ModelConfig(name="large", factory="shortages:allocate", inputs=[], evaluation=None))  # type: ignore[arg-type]
+    return created_module(ModelConfig(name="large", factory="shortages:allocate", inputs=[], evaluation=None))  # type: ignore[arg-type]
 
 
 def array_of_numpy() -> object:

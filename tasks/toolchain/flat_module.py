@@ -1,0 +1,80 @@
+"""Modules whose `forward` takes and returns named tensors, although the user's `forward` has other structures.
+
+The new module is a copy with another class, and not a wrapper around the module: the paths of its submodules, which
+torch.export takes for the operators, are those of the user's module.
+"""
+
+import copy
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.toolchain.samples import CallTemplate
+from qnnsweep.tasks.toolchain.tensors import flat_outputs
+
+
+def with_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> torch.nn.Module:
+    """Return a module that has the parameters of `module`, and whose class has another `forward`."""
+    kind = type(module)
+    changed = copy.copy(module)
+    # A function of the instance would hide that of the class.
+    changed.__dict__.pop(METHOD, None)
+    # The class and not the instance has the function: torch.export takes the module paths of operators from the class.
+    changed.__class__ = type(kind.__name__, (kind,), {METHOD: forward, "__module__": kind.__module__})
+    return changed
+
+
+def with_flat_inputs(module: torch.nn.Module, template: CallTemplate) -> torch.nn.Module:
+    """Return a module that takes the inputs of `template` by position, and calls `forward` as the template says."""
+    forward = _forward_of(module)
+
+    def flat(self: torch.nn.Module, *tensors: torch.Tensor) -> object:
+        call = template.call(tensors)
+        return forward(self, *call.args, **call.kwargs)
+
+    names = _parameter_names([spec.name for spec in template.inputs])
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    flat.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("self", *names)])  # type: ignore[attr-defined]
+    return with_forward(module, flat)
+
+
+def with_flat_outputs(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a module that returns the tensors of its answer as a dict, by their names."""
+    forward = _forward_of(module)
+
+    def flat(self: torch.nn.Module, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        return flat_outputs(forward(self, *args, **kwargs))
+
+    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    signature = inspect.signature(module.forward)
+    flat.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined]
+    return with_forward(module, flat)
+
+
+def is_flattened(module: torch.nn.Module) -> bool:
+    """Return whether `forward` is one that this file made."""
+    return getattr(type(module).forward, "__module__", None) == __name__
+
+
+def _forward_of(module: torch.nn.Module) -> Callable[..., Any]:
+    """Return the `forward` of a module as a function of the module and its arguments."""
+    of_instance = vars(module).get(METHOD)
+    if of_instance is None:
+        return type(module).forward
+    return lambda _, *args, **kwargs: of_instance(*args, **kwargs)
+
+
+def _parameter_names(names: Sequence[str]) -> list[str]:
+    """Return distinct names that parameters can have, as near to `names` as possible."""
+    found: list[str] = []
+    for number, name in enumerate(names):
+        word = re.sub(r"\W", "_", name)
+        if not word.isidentifier() or keyword.iskeyword(word):
+            word = f"input_{word}"
+        found.append(f"{word}_{number}" if word in (*found, "self") else word)
+    return found
