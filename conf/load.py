@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -273,7 +273,9 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
         except RequestError as error:
             raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
         request.pool = [composed_device(device, *overridden) for device in selected]
-        yield with_samples(request)
+        models = [override.partition("=")[2].strip("'") for override in cell if override.startswith("model=")]
+        named = next((options.named[name] for name in models if name in options.named), None)
+        yield with_samples(replace(request, model_word=named.selector if named else None))
 
 
 def _quoted_if_needed(text: str) -> str:

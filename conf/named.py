@@ -94,9 +94,9 @@ class NamedModel:
 def named_model(word: str, folders: Sequence[Path] = ()) -> NamedModel | None:
     """Return the model that a word of one of the `FORMS` selects; None if the word has none of them.
 
-    `folders`: the user's folders of configuration, in which modules can be. Files are those of this machine, relative to the current folder. Raises RequestError if a file or a folder is
-    missing, or if the word is a file of another kind. Whether timm, torchvision or transformers have the model, only
-    they can say, when they are imported.
+    `folders`: the user's folders of configuration, in which modules can be. Paths are relative to the current folder.
+    Raises RequestError if a file or a folder is missing, or if the word is a file of another kind. Whether timm,
+    torchvision or transformers have the model, only they can say, when they are imported.
     """
     kind, colon, rest = word.partition(":")
     if colon and kind in ("timm", "torchvision"):
@@ -111,22 +111,9 @@ def named_model(word: str, folders: Sequence[Path] = ()) -> NamedModel | None:
     ending = Path(word).suffix.lower()
     if ending == ".pt2":
         path = str(_existing(Path(word).expanduser(), word))
-        return NamedModel(
-            selector=path, name=Path(path).stem, factory=_FACTORIES["program"], arguments={"file": path}
-        )
+        return NamedModel(selector=path, name=Path(path).stem, factory=_FACTORIES["program"], arguments={"file": path})
     if ending in _REMEDIES:
         raise _wrong(word, _REMEDIES[ending])
-    return None
-
-
-def words_of(model: ModelConfig) -> str | None:
-    """Return the word that selects a model by name; None if the model has a file of configuration."""
-    arguments = model.arguments
-    for kind, factory in _FACTORIES.items():
-        if model.factory == factory:
-            if kind == "program":
-                return str(arguments.get("file"))
-            return f"{kind}:{arguments.get('checkpoint') or arguments.get('architecture')}"
     return None
 
 

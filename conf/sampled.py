@@ -6,32 +6,36 @@ from typing import Any
 
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.models import DataConfig, ModelConfig, Split
-from qnnsweep.conf.named import CALIBRATION_COUNT, EVALUATION_COUNT, SOURCE, kind_of, words_of
+from qnnsweep.conf.named import CALIBRATION_COUNT, EVALUATION_COUNT, SOURCE, kind_of
 from qnnsweep.conf.names import PHOTOGRAPHS
 from qnnsweep.conf.schema import Request
 
 SAMPLES_KEYS = ("samples", "calibration")
 
 
-def absolute(value: str) -> str:
+def is_function(place: str) -> bool:
+    """Return whether the value of one of the `SAMPLES_KEYS` is a function, and no path."""
+    module, colon, function = place.rpartition(":")
+    return bool(colon) and function.isidentifier() and (module.endswith(".py") or "/" not in module)
+
+
+def absolute(place: str) -> str:
     """Return the value of one of the `SAMPLES_KEYS` with an absolute path, so that any process can read it.
 
     A function `FILE.py:FUNCTION` keeps its name. A function of a module and `PHOTOGRAPHS` stay as they are.
     """
-    if value == PHOTOGRAPHS:
-        return value
-    file, colon, function = value.rpartition(":")
-    if colon and function.isidentifier():
-        return f"{Path(file).expanduser().absolute()}:{function}" if file.endswith(".py") else value
-    return str(Path(value).expanduser().absolute())
+    if is_function(place):
+        file, _, function = place.rpartition(":")
+        return f"{Path(file).expanduser().absolute()}:{function}" if file.endswith(".py") else place
+    return place if place == PHOTOGRAPHS else str(Path(place).expanduser().absolute())
 
 
-def code_of(value: str | None) -> Path | None:
-    """Return the folder of the user's code that a value of one of the `SAMPLES_KEYS` names, if it is a function."""
-    file, colon, function = (value or "").rpartition(":")
-    if not colon or not function.isidentifier() or "/" in function:
+def code_of(place: str | None) -> Path | None:
+    """Return the folder of the code of a function that is the value of one of the `SAMPLES_KEYS`; None for others."""
+    if place is None or not is_function(place):
         return None
-    return Path(file).expanduser().absolute().parent if file.endswith(".py") else Path.cwd()
+    file = place.rpartition(":")[0]
+    return Path(file).absolute().parent if file.endswith(".py") else Path.cwd()
 
 
 def with_samples(request: Request) -> Request:
@@ -60,9 +64,7 @@ def with_samples(request: Request) -> Request:
         model, "calibration", of_calibration or of_evaluation, shared=of_calibration is None, is_given=bool(given)
     )
     classifier = model.classifier or any(_has_classes(Path(value)) for value in (of_evaluation,) if value)
-    return replace(
-        request, model=replace(model, evaluation=evaluation, calibration=calibration, classifier=classifier)
-    )
+    return replace(request, model=replace(model, evaluation=evaluation, calibration=calibration, classifier=classifier))
 
 
 def _stated(data: DataConfig | None) -> str | None:
@@ -92,13 +94,12 @@ def _check(key: str, value: str, model: ModelConfig) -> None:
     if model.methods is not None or model.states is not None or model.cases is not None:
         problem = f"only valid for a model with one method and without states; {printable(model.name)} has its own"
         raise RequestError(problem, key=key, value=printable(value))
-    if value == PHOTOGRAPHS or (":" in value and value.rpartition(":")[2].isidentifier()):
+    if value == PHOTOGRAPHS or is_function(value):
         file = value.rpartition(":")[0]
         if file.endswith(".py") and not Path(file).is_file():
             raise RequestError("no such file", key=key, value=printable(value))
     elif not Path(value).exists():
-        named = words_of(model) or model.name
-        problem = f"no such file or folder; `{key}` is where the samples of {printable(named)} are"
+        problem = f"no such file or folder; `{key}` is where the samples of {printable(model.name)} are"
         raise RequestError(problem, key=key, value=printable(value))
 
 

@@ -35,16 +35,16 @@ Draw = Callable[[torch.Generator], torch.Tensor]
 
 
 def hf_model(
-    *, checkpoint: str | None = None, architecture: str | None = None, tokens: int = TOKENS, **settings: Any
+    *, checkpoint: str | None = None, architecture: str | None = None, text_length: int = TOKENS, **settings: Any
 ) -> nn.Module:
     """Return a model of transformers in eval mode, in float32, with eager attention and without a cache.
 
-    `checkpoint`: a folder with config.json. `architecture`: a class, if there is no folder. `tokens`: the number of
-    tokens of a text; only the samples use it. `settings`: changes of the configuration.
+    `checkpoint`: a folder with config.json. `architecture`: a class, if there is no folder. `text_length`: the number
+    of tokens of a text; only the samples use it. `settings`: changes of the configuration.
     The weights are those of the folder, and random without them. Raises RequestError if there is no such class or
     setting.
     """
-    del tokens
+    del text_length
     kind, config = _configured(checkpoint, architecture, settings)
     for part in (config, config.get_text_config(), config.get_text_config(decoder=True)):
         if getattr(part, "use_cache", False):
@@ -74,18 +74,18 @@ def hf_model(
 
 
 def of_hf(
-    checkpoint: str | None = None, architecture: str | None = None, tokens: int = TOKENS, **settings: Any
+    checkpoint: str | None = None, architecture: str | None = None, text_length: int = TOKENS, **settings: Any
 ) -> Preparation:
     """Return the preparation that a checkpoint's processor and tokeniser say. The arguments are those of `hf_model`.
 
     Without a processor, a picture has the size that the configuration says, and is normalised as for ImageNet.
     """
     kind, config = _configured(checkpoint, architecture, settings)
-    inputs = _random_inputs(kind, config, tokens)
+    inputs = _random_inputs(kind, config, text_length)
     takes_text = "input_ids" in inspect.signature(kind.forward).parameters
     takes_pictures = "pixel_values" in inspect.signature(kind.forward).parameters
     words, picture = _picture(checkpoint, config, settings) if takes_pictures else ("", None)
-    text, no_text = _text(kind, config, checkpoint, tokens) if takes_text else (None, Preparation.no_text)
+    text, no_text = _text(kind, config, checkpoint, text_length) if takes_text else (None, Preparation.no_text)
     if set(inputs or ()) - {"pixel_values"} and picture is not None:
         words, picture = "", None  # a picture is only one of the inputs
     return Preparation(
@@ -93,9 +93,7 @@ def of_hf(
         picture_words=words,
         text=text if not takes_pictures else None,
         no_text=no_text if not takes_pictures else "a text is only one of its inputs",
-        random=None
-        if inputs is None
-        else lambda generator: {name: draw(generator) for name, draw in inputs.items()},
+        random=None if inputs is None else lambda generator: {name: draw(generator) for name, draw in inputs.items()},
     )
 
 
@@ -187,7 +185,9 @@ def _random_inputs(kind: Any, config: Any, tokens: int) -> dict[str, Draw] | Non
 
 def _tokens(text: Any, tokens: int) -> int:
     """Return the number of tokens of a text: fewer if the model has fewer positions."""
-    positions = [getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions", "n_positions")]
+    positions = [
+        getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions", "n_positions")
+    ]
     known = [number for number in positions if isinstance(number, int) and number > 0]
     # RoBERTa's positions begin behind the padding token's, so that two of them are no positions.
     return min(tokens, *(number - 2 if number > 2 else number for number in known)) if known else tokens

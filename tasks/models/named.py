@@ -58,8 +58,11 @@ def torchvision_model(*, architecture: str, size: int | None = None, **options: 
         options = {"weights_backbone": None} | options  # it would be downloaded
     preparation = of_torchvision(architecture, size)
     pretrained = zoo.torchvision_weights(architecture)
+    options = {**zoo.auxiliary_options(architecture, pretrained), **options}
     with reproducible(SEED):
-        model = models.get_model(architecture, weights=None, **zoo.auxiliary_options(architecture, pretrained), **options)
+        model = models.get_model(
+            architecture, weights=None, **zoo.auxiliary_options(architecture, pretrained), **options
+        )
         return zoo.with_weights(model, pretrained, lambda: random_weights_samples(preparation))
 
 

@@ -94,9 +94,7 @@ def _stored(place: str, counts: Mapping[str, int], split: str) -> StoredSamples:
     return stored_samples(place)
 
 
-def _prepared(
-    stored: StoredSamples, preparation: Preparation, place: str
-) -> tuple[Callable[[Any], Inputs], str]:
+def _prepared(stored: StoredSamples, preparation: Preparation, place: str) -> tuple[Callable[[Any], Inputs], str]:
     """Return the function that makes inputs of what is stored, and words that say what it does."""
     if stored.kind == "picture":
         if preparation.picture is None:

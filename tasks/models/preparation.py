@@ -102,9 +102,7 @@ def of_torchvision(architecture: str, size: int | None = None, **_: Any) -> Prep
     elif isinstance(transform, _presets.VideoClassification):
         side, frames = size or transform.crop_size[0], 16
         return Preparation(
-            random=lambda generator: normalised_noise(
-                generator, (3, frames, side, side), transform.mean, transform.std
-            )
+            random=lambda generator: normalised_noise(generator, (3, frames, side, side), transform.mean, transform.std)
         )
     else:
         return Preparation()

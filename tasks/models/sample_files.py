@@ -84,9 +84,7 @@ def called_samples(function: Callable[..., Any], name: str, counts: Mapping[str,
     count = counts[split] if by_split else sum(counts.values())
     named = {"split": split} if by_split else {}
     positional = [parameter for key, parameter in parameters.items() if key != "split" and _is_positional(parameter)]
-    takes_count = "count" in parameters or any(
-        parameter.default is inspect.Parameter.empty for parameter in positional
-    )
+    takes_count = "count" in parameters or any(parameter.default is inspect.Parameter.empty for parameter in positional)
     try:
         items = list(itertools.islice(function(*((count,) if takes_count else ()), **named), count))
     except Exception as error:  # a user's own code may raise anything
@@ -175,8 +173,7 @@ def _of_arrays(arrays: Mapping[str, Callable[[], NDArray[Any]]]) -> list[StoredS
         raise ValueError(f"the first axis of all arrays is that of the samples, but {described}")
     return [
         _of_inputs(
-            f"sample {n}",
-            {name: array[n] if name in _LABELS else array[n : n + 1] for name, array in loaded.items()},
+            f"sample {n}", {name: array[n] if name in _LABELS else array[n : n + 1] for name, array in loaded.items()}
         )
         for n in range(next(iter(lengths.values()), 0))
     ]
@@ -235,4 +232,3 @@ def divided(available: int, counts: Mapping[str, int]) -> dict[str, list[int]]:
 def _spread(numbers: Sequence[int], count: int) -> list[int]:
     count = min(count, len(numbers))
     return [numbers[(2 * number + 1) * len(numbers) // (2 * count)] for number in range(count)]
-

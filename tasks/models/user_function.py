@@ -1,4 +1,4 @@
-"""Functions of the user that yield samples: `package.module:function`, or `FILE.py:function` with the path of a file."""
+"""Functions of the user that yield samples: `package.module:function`, or `FILE.py:function` with a path."""
 
 import importlib
 import importlib.util

@@ -152,6 +152,7 @@ class ModelFacts:
     name: str = field(metadata=IDENTITY_NEUTRAL)  # when it was exported
     weights: str  # origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`
     driven: Driven | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a model without states
+    samples: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # origin, if the data sources say it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

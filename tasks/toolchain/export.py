@@ -35,9 +35,25 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     methods = [*methods_of_model(model, store)]
     weights = dict.fromkeys(str(getattr(method.module, "weights_origin", "unstated")) for method in methods)
     return ExportedModel(
-        model=ModelFacts(name=model.name, weights=", ".join(weights), driven=methods[0].driven),
+        model=ModelFacts(
+            name=model.name, weights=", ".join(weights), driven=methods[0].driven, samples=_origin(methods)
+        ),
         methods=tuple(_exported(method, store) for method in methods),
     )
+
+
+def _origin(methods: Sequence[Method]) -> str | None:
+    """Return where the samples are from, in words of the data sources; None if they do not say it."""
+    evaluation, calibration = (
+        "; ".join(dict.fromkeys(str(sample["origin"]) for sample in samples if sample.get("origin")))
+        for samples in (
+            [sample for method in methods for sample in method.evaluation],
+            [sample for method in methods for sample in method.calibration],
+        )
+    )
+    if not calibration or calibration == evaluation:
+        return evaluation or None
+    return "; ".join(filter(None, (evaluation, f"calibrated with {calibration}")))
 
 
 def check_model(model: ModelConfig) -> None:
