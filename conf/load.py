@@ -218,7 +218,7 @@ def _options(override: Override, options: Options) -> Overrides:
 def _values(override: Override) -> Overrides:
     if not override.is_sweep_override():
         if override.key_or_group in SAMPLES_KEYS and isinstance(place := override.value(), str) and place:
-            return (f"{override.get_key_element()}={quoted(absolute(place))}",)
+            return (f"{override.get_key_element()}={_quoted_if_needed(absolute(place))}",)
         return (str(override.input_line),)
     return tuple(f"{override.get_key_element()}={Transformer.str(element)}" for element in _elements(override))
 
@@ -273,11 +273,20 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
         except RequestError as error:
             raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
         request.pool = [composed_device(device, *overridden) for device in selected]
-        models = [override.partition("=")[2].strip("'") for override in cell if override.startswith("model=")]
-        named = next((options.named[name] for name in models if name in options.named), None)
-        yield with_samples(replace(request, model_word=named.selector if named else None))
+        yield with_samples(replace(request, model_words=_model_words(cell, options)))
+
+
+def _model_words(cell: Overrides, options: Options) -> list[str]:
+    """Return the overrides that select the model of a cell and its samples; none if the model's name says it all."""
+    keys = [override.lstrip("+~").partition("=")[0] for override in cell]
+    names = [_parse([override])[0].value() for key, override in zip(keys, cell, strict=True) if key == "model"]
+    if not any(name in options.named for name in names) and not {*keys} & {*SAMPLES_KEYS}:
+        return []
+    of_model = (override for key, override in zip(keys, cell, strict=True) if key.startswith(("model.", *SAMPLES_KEYS)))
+    words = [f"model={_quoted_if_needed(options.portable_name('model', str(name)))}" for name in names]
+    return [*words, *mask_secrets(list(of_model), MASKED_NAMES)]
 
 
 def _quoted_if_needed(text: str) -> str:
     """Return `text` unchanged if Hydra parses it as this text without quotes. Otherwise return it in quotes."""
-    return text if re.fullmatch(r"[\w./-]+", text) and _parse([f"x={text}"])[0].value() == text else quoted(text)
+    return text if re.fullmatch(r"[\w./:-]+", text) and _parse([f"x={text}"])[0].value() == text else quoted(text)

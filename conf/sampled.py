@@ -53,16 +53,16 @@ def with_samples(request: Request) -> Request:
         _check(key, value, model)
     of_evaluation = request.samples or _stated(model.evaluation)
     of_calibration = request.calibration or (None if request.samples else _stated(model.calibration))
+    shared = of_calibration in (None, of_evaluation)
     if of_name and not of_evaluation and kind_of(model) is None and not model.inputs:
         problem = (
             f"the inputs of {printable(model.factory)} are not known; give samples=FILE (.npy, .npz, .safetensors), "
             "samples=FOLDER of images, or samples=FILE.py:FUNCTION"
         )
         raise RequestError(problem, key="samples")
-    evaluation = _data(model, "evaluation", of_evaluation, shared=of_calibration is None, is_given="samples" in given)
-    calibration = _data(
-        model, "calibration", of_calibration or of_evaluation, shared=of_calibration is None, is_given=bool(given)
-    )
+    evaluation = _data(model, "evaluation", of_evaluation, shared=shared, is_given="samples" in given)
+    place = of_calibration or of_evaluation
+    calibration = _data(model, "calibration", place, shared=shared, is_given=bool(given))
     classifier = model.classifier or any(_has_classes(Path(value)) for value in (of_evaluation,) if value)
     return replace(request, model=replace(model, evaluation=evaluation, calibration=calibration, classifier=classifier))
 

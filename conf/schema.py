@@ -329,9 +329,9 @@ class Request:
     pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"is_key": False})
     """The farm's devices, composed from the names in `farm.devices`. This field is not a configuration key."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
-    model_word: str | None = field(default=None, metadata={"is_key": False})
-    """The value of `model` that selects a model by name; null for a model with a file of configuration. This field is
-    not a configuration key."""
+    model_words: list[str] = field(default_factory=list[str], metadata={"is_key": False})
+    """The overrides that select the model and its samples, if it is selected by name or has samples from files, for
+    commands that are shown. This field is not a configuration key."""
     searched_samples: Count | None = field(default=None, metadata={"is_key": False})
     """Of a repair: the number of evaluation samples, the first ones, that the search uses. This field is not a
     configuration key."""

@@ -1,7 +1,6 @@
 """The sentence that says what a cell's accuracy is, what costs most of it, and which command to type next."""
 
 import math
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -37,17 +36,11 @@ def _next(cell: CellResult) -> Iterator[str]:
         return  # the candidates are those of a program with one method
     first = next(iter(candidates(comparison, lowered, request.scheme)), None)
     if first is not None:
-        words = [_override("model", request.model_word or request.model.name), f"scheme={request.scheme.name}"]
+        model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
+        words = [*model, f"scheme={request.scheme.name}"]
         words += [f"soc={request.soc.name}"] if request.soc else []
-        words += [_override("samples", request.samples)] if request.samples else []
-        words += [_override("calibration", request.calibration)] if request.calibration else []
         cure = f"{first.description}: {first.predicted_db:+.1f} dB predicted"
         yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
-
-
-def _override(key: str, value: str) -> str:
-    """Return an override as a word of a shell."""
-    return f"{key}={value}" if re.fullmatch(r"[\w./:-]+", value) else shlex.quote(f"{key}='{value}'")
 
 
 def _sentences(

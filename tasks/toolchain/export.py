@@ -6,10 +6,12 @@ from pathlib import Path
 import torch
 
 from qnnsweep.conf.models import ModelConfig, Split
+from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records import ExportedMethod, ExportedModel, ModelFacts, TensorSpec
 from qnnsweep.tasks.records.keys import METHOD, tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.calls import operator_calls
+from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.io_mistakes import mistaken_answers
 from qnnsweep.tasks.toolchain.methods import Method, eager_answer, methods_of_model
 from qnnsweep.tasks.toolchain.repeatable import (
@@ -23,6 +25,7 @@ from qnnsweep.tasks.toolchain.repeatable import (
 )
 from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs, outputs_by_sample, put_tensors
 from qnnsweep.tasks.toolchain.trace import traced
+from qnnsweep.tasks.toolchain.user_code import created_module
 from qnnsweep.tasks.toolchain.writes import lost_writes
 
 
@@ -66,6 +69,26 @@ def check_model(model: ModelConfig) -> None:
             inputs, state = method.arguments("evaluation")[:1], State(method.module)
             _, changed = _answers(method, inputs)
             check_repeated(model.name, changed, None, state)
+
+
+def positional_inputs(model: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return the inputs that a configuration of the model can list; none if `forward` needs other structures.
+
+    Raises RequestError like `check_model`.
+    """
+    make_deterministic()
+    (method,) = methods_of_model(model)
+    own = created_module(model)
+    with torch.no_grad():
+        inputs = method.arguments("evaluation")[0]
+        expected = flat_outputs(eager_answer(method.model, method.module, copies(inputs)))
+        try:
+            found = flat_outputs(eager_answer(model, own, copies(inputs)))
+        except RequestError:  # the inputs are not the first arguments of `forward`
+            return ()
+    if list(found) != list(expected) or not all(map(torch.equal, found.values(), expected.values())):
+        return ()
+    return tuple(TensorSpec(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in method.model.inputs)
 
 
 def _exported(method: Method, store: Store) -> ExportedMethod:
