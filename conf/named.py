@@ -24,6 +24,8 @@ FORMS = (
     "FILE.pt2",
 )
 """The forms of a model by name. `CLASS` is a class of transformers."""
+KINDS = ("timm:", "torchvision:", "hf:")
+"""The beginnings of the forms that are no files."""
 SOURCE = "qnnsweep.tasks.models.named_samples:samples"
 """The data source of models by name, and of all models whose samples the key `samples` names."""
 EVALUATION_COUNT, CALIBRATION_COUNT = 8, 16

@@ -7,10 +7,8 @@ from typing import Any
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.models import DataConfig, ModelConfig, Split
 from qnnsweep.conf.named import CALIBRATION_COUNT, EVALUATION_COUNT, SOURCE, kind_of
-from qnnsweep.conf.names import PHOTOGRAPHS
+from qnnsweep.conf.names import PHOTOGRAPHS, SAMPLES_KEYS
 from qnnsweep.conf.schema import Request
-
-SAMPLES_KEYS = ("samples", "calibration")
 
 
 def is_function(place: str) -> bool:
