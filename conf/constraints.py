@@ -82,14 +82,23 @@ def regular_expression(text: str) -> str | None:
 
 
 def function_path(text: str) -> str | None:
+    is_path = _is_module_path(text) or _is_file_path(text)
+    return None if is_path else "not of the form package.module:function or folder/file.py:function"
+
+
+def _is_module_path(text: str) -> bool:
     module, colon, function = text.partition(":")
-    is_path = bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
-    return None if is_path else "not of the form package.module:function"
+    return bool(colon) and function.isidentifier() and all(part.isidentifier() for part in module.split("."))
+
+
+def _is_file_path(text: str) -> bool:
+    file, _, function = text.rpartition(":")
+    return file.endswith(".py") and file.isprintable() and function.isidentifier()
 
 
 def function_path_or(choices: tuple[str, ...], noun: str = "function") -> Constraint:
     def constraint(text: str) -> str | None:
-        if text in choices or not function_path(text):
+        if text in choices or _is_module_path(text):
             return None
         return f"{did_you_mean(text, choices)}package.module:{noun}, or {one_of(choices)}"
 

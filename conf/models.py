@@ -21,7 +21,8 @@ class InputConfig:
 @dataclass(kw_only=True, slots=True)
 class DataConfig:
     source: FunctionPath
-    """`package.module:function`. It is called with `count` and `arguments` and yields samples; see docs/models.md."""
+    """`package.module:function` or `folder/file.py:function`. It is called with `count` and `arguments` and yields
+    samples; see docs/models.md."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     count: Annotated[int, Interval(ge=1)] = 8
     """The number of samples to take."""
@@ -84,7 +85,8 @@ class DriverConfig:
 class ModelConfig:
     name: str
     factory: FunctionPath
-    """`package.module:function`. This can be any callable that returns a `torch.nn.Module`."""
+    """`package.module:function`, or `folder/file.py:function` with the path of a Python file. This can be any callable
+    that returns a `torch.nn.Module` or a `torch.export.ExportedProgram`."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     inputs: list[InputConfig] = field(default_factory=list[InputConfig])
     """The inputs of the module's `forward`, in the order of its arguments. An empty list means that names, shapes and

@@ -19,6 +19,7 @@ from qnnsweep.conf.schema import (
     ScheduleConfig,
     TrendConfig,
 )
+from qnnsweep.conf.user_files import folders_of_files, with_absolute_files
 
 SWEEP_KEYS = (
     "artifacts",
@@ -76,6 +77,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
     for request in requests:
         for problem in problems(request):
             raise problem
+        request = replace(request, model=with_absolute_files(request.model, folders))
         if request.by_operator:
             request = replace(request, model=operators_of(request.model))
         if named.setdefault(request.names, request) != request:
@@ -92,7 +94,12 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
         for key in SWEEP_KEYS:
             if getattr(request, key) != getattr(first, key):
                 raise RequestError("its value differs between cells; a sweep has only one value of this key", key=key)
-    return Plan(cells=cells, folders=tuple(folders), **{key: getattr(first, key) for key in SWEEP_KEYS})
+    of_files = [folder for request in named.values() for folder in folders_of_files(request.model)]
+    return Plan(
+        cells=cells,
+        folders=tuple(dict.fromkeys([*folders, *of_files])),
+        **{key: getattr(first, key) for key in SWEEP_KEYS},
+    )
 
 
 def refuse_trend(plan: Plan, what: str) -> None:

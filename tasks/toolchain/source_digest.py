@@ -17,6 +17,7 @@ from pathlib import Path
 from qnnsweep.conf.models import DataConfig, ModelConfig
 from qnnsweep.conf.named import SOURCE as SAMPLES_SOURCE
 from qnnsweep.conf.sampled import is_function
+from qnnsweep.conf.user_files import SUFFIX
 from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.storage.digest import digest
 
@@ -46,7 +47,7 @@ def _sample_functions(splits: Sequence[DataConfig]) -> list[str]:
 
 
 def functions_digest(functions: Sequence[str]) -> str:
-    """Return the digest of the code of `functions`, which are named as `package.module:function`.
+    """Return the digest of the code of `functions`: `package.module:function` or `/folder/file.py:function`.
 
     It covers the source files of the functions, all source files that these files import, directly or indirectly, and
     the versions of all installed distributions that any of these files imports. Only import statements are followed,
@@ -54,14 +55,19 @@ def functions_digest(functions: Sequence[str]) -> str:
     """
     files: dict[str, str] = {}
     distributions: dict[str, str] = {}
-    waiting = [name.partition(":")[0] for name in functions]
+    waiting = [name.rpartition(":")[0] for name in functions]
     visited: set[str] = set()
     while waiting:
         module = waiting.pop()
         if module in visited:
             continue
         visited.add(module)
-        if installed := _distributions(module.partition(".")[0]):
+        if module.endswith(SUFFIX):
+            with contextlib.suppress(OSError):  # the call of the function will raise the error
+                text = Path(module).read_bytes()
+                files[Path(module).name] = hashlib.sha256(text).hexdigest()
+                waiting += _imported("", text, is_package=False)
+        elif installed := _distributions(module.partition(".")[0]):
             distributions |= {name: metadata.version(name) for name in installed}
         elif (source := _source(module)) is not None:
             text = source.read_bytes()

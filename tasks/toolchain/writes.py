@@ -54,7 +54,7 @@ def lost_writes(graph: Graph) -> tuple[str, ...]:
 
 def random_lines(graph: Graph) -> tuple[str, ...]:
     """Return the lines that draw random numbers."""
-    return tuple(dict.fromkeys(where(node) for node in graph.nodes if _is_random(node)))
+    return tuple(dict.fromkeys(where(node) for node in graph.nodes if is_random(node)))
 
 
 def is_in_training(node: Node) -> bool:
@@ -65,6 +65,13 @@ def is_in_training(node: Node) -> bool:
 def where(node: Node) -> str:
     """Return the user's line of a node, or its name if the line is not known."""
     return line_in_words(node.meta.get("stack_trace") or "") or node.name
+
+
+def written_memory(graph: Graph) -> set[Node]:
+    """Return the nodes whose memory an in-place operation changes, before or after they are computed."""
+    memories = _memories(graph)
+    bases = {write.base for write in writes(graph)}
+    return {node for node, memory in memories.items() if memory.base in bases}
 
 
 def _is_stale(memory: _Memory | None, write: Write) -> bool:
@@ -83,7 +90,7 @@ def _writes(graph: Graph) -> Iterator[tuple[Write, list[Node]]]:
 def _memories(graph: Graph) -> Mapping[Node, _Memory]:
     memories: dict[Node, _Memory] = {}
     for node in graph.nodes:
-        source = _viewed(node)
+        source = shares_memory(node)
         if source is None or source not in memories:
             memories[node] = _Memory(node)
             continue
@@ -92,7 +99,7 @@ def _memories(graph: Graph) -> Mapping[Node, _Memory]:
     return memories
 
 
-def _viewed(node: Node) -> Node | None:
+def shares_memory(node: Node) -> Node | None:
     """Return the argument whose memory the node's value shares; None if the node makes a value of its own."""
     if node.op != "call_function":
         return None
@@ -128,7 +135,8 @@ def _argument(node: Node, name: str) -> Any:
     return values.get(name)
 
 
-def _is_random(node: Node) -> bool:
+def is_random(node: Node) -> bool:
+    """Return whether an operator draws random numbers."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     schema: Any = getattr(node.target, "_schema", None)

@@ -89,9 +89,12 @@ REFUSALS = {
     "cache_folder=here": "cache_folder=here: only valid with artifacts=s3://bucket/prefix",
     "model.name=''": "model.name=: empty; any text of 1 to 200 characters",
     f"model.name={'x' * 201}": f"model.name={'x' * 117}...: 201 characters; at most 200",
-    "model.factory=net": "model.factory=net: not of the form package.module:function (model my_net)",
+    "model.factory=net": (
+        "model.factory=net: not of the form package.module:function or folder/file.py:function (model my_net)"
+    ),
     "model.evaluation.source='os.path:'": (
-        "model.evaluation.source=os.path:: not of the form package.module:function (model my_net)"
+        "model.evaluation.source=os.path:: not of the form "
+        "package.module:function or folder/file.py:function (model my_net)"
     ),
     "model.inputs.0.dtype=flot32": (
         f"model.inputs[0].dtype=flot32: no such dtype; did you mean float32? one of {DTYPES} (model my_net)"

@@ -156,7 +156,9 @@ WRONG = {
     "measure.iteration=3": "measure.iteration: no such key; did you mean iterations? in measure: ",
     "measure.iterations=0": "measure.iterations=0: 1 or more",
     "model.calibration=null": "model.calibration=null: scheme 8a8w is quantized and model digits_cnn has nothing to ",
-    "model.factory=net": "model.factory=net: not of the form package.module:function (model digits_cnn)",
+    "model.factory=net": (
+        "model.factory=net: not of the form package.module:function or folder/file.py:function (model digits_cnn)"
+    ),
 }
 
 

@@ -57,6 +57,7 @@ def quantizer_of(scheme: SchemeConfig, module: GraphModule) -> Quantizer:
         quantizer.set_submodule_qconfig_list(
             [(lambda node, kind=kind: operator_type(node) == kind, copy.deepcopy(config)) for kind in scheme.block_size]
         )
+    quantizer.add_custom_quant_annotations([_leave_integers])
     return OverridingQuantizer(quantizer, scheme, module.meta.get(METHOD_OF_GRAPH)) if scheme.overrides else quantizer
 
 
@@ -84,7 +85,9 @@ class OverridingQuantizer(Quantizer):
         others = {name: shape for name, shape in quantizer.block_size_map.items() if name not in overridden}
         quantizer.set_block_size_map(others | {node.name: shape for node, shape in blocks.items()})
         quantizer.set_submodule_qconfig_list([*self._configs(settings, blocks), *quantizer.submodule_qconfig_list])
-        quantizer.add_custom_quant_annotations([lambda graph: self._adjust(graph, settings, blocks.keys())])
+        quantizer.add_custom_quant_annotations(
+            [_leave_integers, lambda graph: self._adjust(graph, settings, blocks.keys())]
+        )
         quantizer.annotate(model)
         return model
 
@@ -191,6 +194,27 @@ def _no_effect(index: int, name: str, asked: object, nodes: Sequence[Node], reas
 
 def _annotation(node: Node) -> QuantizationAnnotation:
     return node.meta.get(Q_ANNOTATION_KEY) or QuantizationAnnotation()
+
+
+def _leave_integers(model: GraphModule) -> None:
+    """Remove the annotations of tensors that are no floating-point numbers: positions, token ids and masks.
+
+    ExecuTorch annotates the inputs of some operators, such as argmax, whatever their dtype is.
+    """
+    for node in model.graph.nodes:
+        annotation = node.meta.get(Q_ANNOTATION_KEY)
+        if annotation is None:
+            continue
+        for source in [source for source in annotation.input_qspec_map if not _has_floats(source)]:
+            del annotation.input_qspec_map[source]
+        if not _has_floats(node):
+            annotation.output_qspec = None
+
+
+def _has_floats(node: Node) -> bool:
+    """Return whether a value can be quantized. A value whose dtype is not known can be."""
+    value = node.meta.get("val")
+    return not isinstance(value, torch.Tensor) or value.is_floating_point()
 
 
 def _result_spec(node: Node) -> QuantizationSpec | None:

@@ -1,0 +1,121 @@
+"""Values of an exported program that depend on no input and on no weight, computed once and stored as constants.
+
+The compiler of a backend refuses a subgraph without inputs, and a quantizer puts grids on tables that are computed from
+`torch.arange`. Values that depend on weights stay as they are, because a quantizer recognizes weights by their readers.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from qnnsweep.tasks.toolchain.writes import is_random, shares_memory, written_memory
+
+_MOST_BYTES = 2**26
+"""The size of a value above which it is computed at run time, as the user's code does."""
+_PREFIX = "folded"
+_CHECK = torch.ops.aten._assert_tensor_metadata.default
+"""Checks at run time what torch.export knows of a value. A constant has passed the check."""
+_COPIES = (torch.ops.aten.clone.default, torch.ops.aten.lift_fresh_copy.default)
+
+
+def fold_constants(program: ExportedProgram) -> None:
+    """Replace the values of a program that depend on no input and no weight by constants, in place.
+
+    A value that is only created (`torch.zeros`) or viewed stays: nothing is computed. So do values that are changed in
+    place, random numbers, and the outputs of the program.
+    """
+    values = _values(program)
+    folded = [
+        node
+        for node, (value, is_computed) in values.items()
+        if is_computed
+        and value.numel() * value.element_size() <= _MOST_BYTES
+        and any(user not in values and user.op != "output" and user.target is not _CHECK for user in node.users)
+    ]
+    if not folded:
+        return
+    graph, first = program.graph, next(node for node in program.graph.nodes if node.op != "placeholder")
+    mode = cast(FakeTensorMode, next(iter(_fakes(program))).fake_mode)
+    specs: list[InputSpec] = []
+    taken = {node.name for node in graph.nodes} | {*program.constants}
+    users = _first_user_input(program)
+    for node in folded:
+        name = next(name for number in range(len(taken) + 1) if (name := f"{_PREFIX}_{number}") not in taken)
+        taken.add(name)
+        value = values[node][0].contiguous().clone()
+        with graph.inserting_before(users or first):
+            constant = graph.placeholder(name)
+        constant.meta = {"val": mode.from_tensor(value, static_shapes=True)}
+        program.constants[name] = value
+        specs.append(InputSpec(kind=InputKind.CONSTANT_TENSOR, arg=TensorArgument(name=constant.name), target=name))
+        node.replace_all_uses_with(
+            constant, delete_user_cb=lambda user: user.op != "output" and user.target is not _CHECK
+        )
+    _erase_unused(program, values)
+    _declare(program, specs)
+
+
+def _values(program: ExportedProgram) -> dict[Node, tuple[torch.Tensor, bool]]:
+    """Return the constant values of a program, and whether something was computed for them."""
+    signature = program.graph_signature
+    held: dict[str, str] = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    changed, values = written_memory(program.graph), cast(dict[Node, tuple[torch.Tensor, bool]], {})
+    for node in program.graph.nodes:
+        if node in changed:
+            continue
+        if node.op == "placeholder" and node.name in held:
+            stored = {**program.state_dict, **program.constants}[held[node.name]]
+            if isinstance(stored, torch.Tensor):
+                values[node] = (stored.detach(), False)
+        elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+            sources = node.all_input_nodes
+            if any(source not in values for source in sources) or is_random(node) or node.is_impure():
+                continue
+            value = _computed(node, {source: values[source][0] for source in sources})
+            if isinstance(value, torch.Tensor):
+                is_view = not sources or node.target in _COPIES or shares_memory(node) is not None
+                values[node] = (value, not is_view or any(values[source][1] for source in sources))
+    return values
+
+
+def _computed(node: Node, sources: Mapping[Node, torch.Tensor]) -> Any:
+    args, kwargs = map_arg((node.args, node.kwargs), lambda source: sources[source])
+    try:
+        with torch.no_grad():
+            return cast(Any, node.target)(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+        return None  # the export has made it, and eager PyTorch has run it: another device or mode is needed
+
+
+def _fakes(program: ExportedProgram) -> Iterable[Any]:
+    return (node.meta["val"] for node in program.graph.nodes if hasattr(node.meta.get("val"), "fake_mode"))
+
+
+def _first_user_input(program: ExportedProgram) -> Node | None:
+    names = program.graph_signature.user_inputs
+    return next((node for node in program.graph.nodes if node.op == "placeholder" and node.name in names), None)
+
+
+def _erase_unused(program: ExportedProgram, values: Mapping[Node, object]) -> None:
+    for node in reversed(program.graph.nodes):
+        is_check = node.target is _CHECK and node.args[0] in values
+        if is_check or (node in values and node.op == "call_function" and not node.users):
+            program.graph.erase_node(node)
+
+
+def _declare(program: ExportedProgram, specs: list[InputSpec]) -> None:
+    """Give a program the signature with the new constants, which are before the inputs of the user."""
+    signature = program.graph_signature
+    position = next(
+        (number for number, spec in enumerate(signature.input_specs) if spec.kind is InputKind.USER_INPUT),
+        len(signature.input_specs),
+    )
+    inputs = [*signature.input_specs[:position], *specs, *signature.input_specs[position:]]
+    program._graph_signature = ExportGraphSignature(input_specs=inputs, output_specs=signature.output_specs)
+    program.graph_module.recompile()

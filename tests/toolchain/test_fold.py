@@ -1,0 +1,80 @@
+"""Values that depend on no input are computed at export, if this changes neither the function nor its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from folded_models import build, samples
+
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import DataConfig, ModelConfig
+from qnnsweep.flows.cells.graph import lowering_options
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.export import export_model
+from qnnsweep.tasks.toolchain.saved_program import load_program
+from qnnsweep.tasks.toolchain.trace import traced
+
+if TYPE_CHECKING:
+    from qnnsweep.flows.cells.resources import Resources
+
+FOLDED = {
+    "Sinusoidal": ["aten.slice.Tensor", "aten.mul.Tensor", "aten.sin.default", "aten.cos.default"],
+    "RelativePositions": ["aten.linear.default", "aten.embedding.default", "aten.sum.dim_IntList", "aten.add.Tensor"],
+    "ScalesABuffer": ["aten.mul.Tensor", "aten.linear.default"],
+}
+KEPT = ("ViewsABuffer", "ScalesAWeight", "FillsAMask", "DrawsNumbers")
+
+
+def operators(program: torch.export.ExportedProgram) -> list[str]:
+    return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+
+def config(kind: str) -> ModelConfig:
+    data = DataConfig(source="folded_models:samples", count=2)
+    return ModelConfig(
+        name=kind, factory="folded_models:build", arguments={"kind": kind}, calibration=data, evaluation=data
+    )
+
+
+@pytest.mark.parametrize("kind", FOLDED)
+def test_a_table_without_inputs_is_a_constant_of_the_saved_program(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store, threads = Store(tmp_path / "artifacts"), torch.get_num_threads()
+    try:
+        (method,) = export_model(config(kind), store).methods
+    finally:
+        torch.set_num_threads(threads)
+    program = load_program(store, method.program)
+    assert operators(program)[: len(FOLDED[kind])] == FOLDED[kind]
+    assert [name for name in program.constants if name.startswith("folded")] == ["folded_0"]
+    for sample in samples(3, seed=1):
+        with torch.no_grad():
+            assert torch.equal(program.module()(sample["inputs"]), build(kind)(sample["inputs"]))
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_weights_views_random_numbers_and_what_changes_in_place_stay_as_they_are(kind: str) -> None:
+    module, (sample,) = build(kind), samples(1)
+    inputs = (sample["inputs"],)
+    with torch.no_grad():
+        program = traced(module, inputs, module(*inputs))
+        alone = torch.export.export(module, inputs, strict=True)
+    assert operators(program) == operators(alone)
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("scheme", ["8a8w", "fp16"])
+def test_sinusoidal_positions_are_compiled(scheme: str, resources: Resources) -> None:
+    ask = load([f"scheme={scheme}", "soc=SM8650", "measure.dump_operators=false"]).cells[0].request
+    tools: Any = {"store": resources.store, "workers": resources.workers}
+    quantized = quantize(export(config("Sinusoidal"), "", **tools), ask.scheme, ask.backend.kind, **tools)
+    (method,) = lower(quantized, ask.soc, lowering_options(ask), **tools).methods
+    assert method.delegated_subgraphs == 1
