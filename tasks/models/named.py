@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -66,9 +67,33 @@ def torchvision_model(*, architecture: str, size: int | None = None, **options: 
         return zoo.with_weights(model, pretrained, lambda: random_weights_samples(preparation))
 
 
-def saved_program(*, file: str) -> torch.export.ExportedProgram:
-    """Return the program that `torch.export.save` wrote to a file. Raises RequestError if it cannot be read."""
-    return read_program(file)
+def saved_program(*, file: str) -> torch.export.ExportedProgram | nn.Module:
+    """Return the program that `torch.export.save` wrote to a file. Raises RequestError if it cannot be read.
+
+    A program that takes inputs by name is returned as a module that takes them by position too.
+    """
+    program = read_program(file)
+    _, by_name = program.example_inputs or ((), {})
+    return _by_position(program, [*by_name]) if by_name else program
+
+
+def _by_position(program: torch.export.ExportedProgram, by_name: Sequence[str]) -> nn.Module:
+    inner = program.module()
+    names = [*inspect.signature(inner.forward).parameters]
+    positional = len(names) - len(by_name)
+
+    class Program(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.program = inner
+
+        def forward(self, *inputs: torch.Tensor) -> Any:
+            return self.program(*inputs[:positional], **dict(zip(names[positional:], inputs[positional:], strict=True)))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind) for name in ("self", *names)]
+    Program.forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return Program()
 
 
 def random_weights_samples(preparation: Preparation) -> torch.Tensor | None:

@@ -13,7 +13,7 @@ from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.flat_module import with_flat_inputs, with_forward
-from qnnsweep.tasks.toolchain.samples import Sample, configured_samples, sourced, template_of
+from qnnsweep.tasks.toolchain.samples import Sample, configured_samples, place_of, sourced, template_of
 from qnnsweep.tasks.toolchain.sequences import driven_samples
 from qnnsweep.tasks.toolchain.tensors import flat_outputs
 from qnnsweep.tasks.toolchain.user_code import created_module
@@ -100,7 +100,7 @@ def _sampled(name: str | None, model: ModelConfig, module: torch.nn.Module) -> M
         return Method(name=name, model=model, module=module, evaluation=evaluation, calibration=calibration)
     templates = {
         split: [
-            (sample, template_of(module, f"model.{split}.source={data.source}: sample {number}", sample))
+            (sample, template_of(module, f"{place_of(split, data)}: sample {number}", sample))
             for number, sample in enumerate(sourced(split, data))
         ]
         for split, data in (("evaluation", model.evaluation), ("calibration", model.calibration))
