@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from qnnsweep.conf.errors import printable
 from qnnsweep.tasks.errors import RequestError
@@ -57,8 +57,11 @@ def stored_samples(place: str) -> StoredSamples:
         read = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}[ending]
         try:
             samples = read(path)
-        except (OSError, ValueError, SafetensorError) as error:
-            raise _wrong(place, f"not a readable {ending} file: {printable(error)}") from error
+        except Exception as error:  # a damaged file makes the libraries raise anything
+            # NumPy's own advice is to run what is in the file.
+            is_pickled = any(words in str(error) for words in ("allow_pickle", "Python objects"))
+            problem = "no arrays of numbers in it" if is_pickled else printable(error)
+            raise _wrong(place, f"not a readable {ending} file: {problem}") from error
         found = StoredSamples(words=path.name, kind="inputs", samples=samples)
     elif ending == ".txt":
         found = StoredSamples(words=f"lines of {path.name}", kind="text", samples=_lines(path))
@@ -138,20 +141,25 @@ def _npy(path: Path) -> list[StoredSample]:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if not array.ndim:
         raise ValueError("one number; the first axis must be that of the samples")
+    as_tensor(array[:0])  # the error about a type that PyTorch lacks
     return [StoredSample(name=f"sample {n}", read=lambda n=n: as_tensor(array[n : n + 1])) for n in range(len(array))]
 
 
 def _npz(path: Path) -> list[StoredSample]:
-    file = np.load(path, allow_pickle=False)
-    return _of_arrays({name: (lambda name=name: file[name]) for name in file.files})
+    with path.open("rb") as stream:  # NumPy leaves a damaged file open that it opened itself
+        file = np.load(stream, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise ValueError("one array without a name; its ending is .npy")
+        with file:
+            return _of_arrays({name: file[name] for name in file.files})
 
 
 def _safetensors(path: Path) -> list[StoredSample]:
-    file = safe_open(path, framework="np")
-    return _of_arrays({name: (lambda name=name: file.get_tensor(name)) for name in sorted(file.keys())})
+    with safe_open(path, framework="np") as file:
+        return _of_arrays({name: file.get_tensor(name) for name in sorted(file.keys())})
 
 
-def _of_arrays(arrays: Mapping[str, Callable[[], NDArray[Any]]]) -> list[StoredSample]:
+def _of_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[StoredSample]:
     """Return the samples of named arrays.
 
     A name is `<input>`, whose array has the samples along its first axis, or `<sample>/<input>`, whose array is the
@@ -164,16 +172,15 @@ def _of_arrays(arrays: Mapping[str, Callable[[], NDArray[Any]]]) -> list[StoredS
         by_sample: dict[str, dict[str, NDArray[Any]]] = {}
         for name, array in arrays.items():
             sample, _, given = name.rpartition("/")
-            by_sample.setdefault(sample, {})[given] = array()
+            by_sample.setdefault(sample, {})[given] = array
         return [_of_inputs(name, inputs) for name, inputs in sorted(by_sample.items(), key=_by_number)]
-    loaded = {name: array() for name, array in arrays.items()}
-    lengths = {name: len(array) if array.ndim else 0 for name, array in loaded.items()}
+    lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         described = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise ValueError(f"the first axis of all arrays is that of the samples, but {described}")
     return [
         _of_inputs(
-            f"sample {n}", {name: array[n] if name in _LABELS else array[n : n + 1] for name, array in loaded.items()}
+            f"sample {n}", {name: array[n] if name in _LABELS else array[n : n + 1] for name, array in arrays.items()}
         )
         for n in range(next(iter(lengths.values()), 0))
     ]
