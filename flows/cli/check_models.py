@@ -30,7 +30,7 @@ class PlanCheck:
 
 
 def check_plan(plan: Plan) -> PlanCheck:
-    """Check every cell. Every model is created, runs on a sample, and is exported where a check needs this."""
+    """Check every cell. Every model is created, and is exported on one sample."""
     resources = prepare(plan)
     make_importable(plan.folders)
     models = {digest(cell.request.model): cell.request.model for cell in plan.cells if _is_model(cell)}
@@ -94,9 +94,9 @@ def _error(model: ModelConfig, workers: WorkerPool) -> str | None:
 
 
 def _exported(request: Request, resources: Resources) -> ExportedModel | None:
-    """Return the exported model without storing it as a result; None if torch.export fails, which a run reports."""
+    """Return the exported model without storing it as a result; None if the export fails, which a run reports."""
     workers, model = resources.workers_of(request), request.model
     try:
         return workers.call("export", entrypoints.export_model, model, resources.store, subject=(model.name,)).value
-    except ToolchainError:
+    except (RequestError, ToolchainError):
         return None

@@ -20,8 +20,7 @@ def plan(
     check: Annotated[
         bool,
         typer.Option(
-            "--check",
-            help="Also create every model, run it on a sample, and check overrides and operators. Compiles nothing.",
+            "--check", help="Also create and export every model, and check overrides and operators. Compiles nothing."
         ),
     ] = False,
 ) -> Output:

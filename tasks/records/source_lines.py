@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)[^\n]*(?:\n(?![ \t]*File ")[ \t]*([^\n]*))?')
 _PACKAGES = "site-packages"
+_TOOLCHAIN = Path(__file__).parents[1] / "toolchain"
 _LONGEST_CODE = 80  # in characters
 
 
@@ -45,5 +46,7 @@ def quoted_line(file: str, line: int, code: str) -> str:
 
 
 def _frames(stack_trace: str) -> Iterator[tuple[PurePath, int, str]]:
+    """Yield the frames of a trace, without those of the functions here that call the user's."""
     for file, line, code in _FRAME.findall(stack_trace):
-        yield PurePath(file), int(line), code
+        if not PurePath(file).is_relative_to(_TOOLCHAIN):
+            yield PurePath(file), int(line), code

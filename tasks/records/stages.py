@@ -150,7 +150,9 @@ class ModelFacts:
     """The facts of a whole model. The records of all stages up to `lower` have them."""
 
     name: str = field(metadata=IDENTITY_NEUTRAL)  # when it was exported
-    weights: str  # origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`
+    # Origin: `pretrained`, `trained`, `random`, `unstated`, or the model's own `weights_origin`; then, if they were
+    # converted, from which dtype.
+    weights: str
     driven: Driven | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a model without states
     samples: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # origin, if the data sources say it
 

@@ -32,11 +32,11 @@ from qnnsweep.tasks.toolchain.writes import lost_writes
 def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     """Create the model and its samples, run the model eagerly, and export it, method by method.
 
-    Raises RequestError if the factory or a data source fails, or if the samples do not match the configured inputs.
-    An error of torch.export is raised unchanged.
+    Raises RequestError if the factory or a data source fails, if the samples do not match the configured inputs, or if
+    the model has no program that is the same for all inputs.
     """
     methods = [*methods_of_model(model, store)]
-    weights = dict.fromkeys(str(getattr(method.module, "weights_origin", "unstated")) for method in methods)
+    weights = dict.fromkeys(text for method in methods for text in _origin(method))
     return ExportedModel(
         model=ModelFacts(
             name=model.name, weights=", ".join(weights), driven=methods[0].driven, samples=_origin(methods)
@@ -60,15 +60,18 @@ def _origin(methods: Sequence[Method]) -> str | None:
 
 
 def check_model(model: ModelConfig) -> None:
-    """Create the model and its samples, and run each method twice on a sample. Raises RequestError like `export_model`.
+    """Create the model and its samples, and export each method on one sample. Raises RequestError like `export_model`.
 
-    Only the export finds the lines that change the model or its inputs.
+    Nothing is stored.
     """
     for method in methods_of_model(model):
-        with torch.no_grad():
-            inputs, state = method.arguments("evaluation")[:1], State(method.module)
-            _, changed = _answers(method, inputs)
-            check_repeated(model.name, changed, None, state)
+        _program(method, method.arguments("evaluation")[:1])
+
+
+def _origin(method: Method) -> list[str]:
+    """Return where the weights come from, and from which dtypes they were converted."""
+    converted = [f"converted from {' and '.join(method.narrow)} to float32"] if method.narrow else []
+    return [str(getattr(method.module, "weights_origin", "unstated")), *converted]
 
 
 def positional_inputs(model: ModelConfig) -> tuple[TensorSpec, ...]:
@@ -94,13 +97,7 @@ def positional_inputs(model: ModelConfig) -> tuple[TensorSpec, ...]:
 def _exported(method: Method, store: Store) -> ExportedMethod:
     model, module, evaluation, calibration = method.model, method.module, method.evaluation, method.calibration
     arguments = method.arguments("evaluation")
-    names = [str(sample.get("name") or f"sample {index}") for index, sample in enumerate(evaluation)]
-    with torch.no_grad():
-        program, answers = _program(method, arguments)
-        exported = program.module()
-        exported_answers = [exported(*copies(inputs)) for inputs in arguments]
-    for name, answer, expected in zip(names, exported_answers, answers, strict=True):
-        check_traced(model.name, name, answer, expected)
+    program, answers, exported_answers = _program(method, arguments)
     torch.export.save(program, "program.pt2")
     specs = tuple(TensorSpec(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in model.inputs)
     mistakes, mistaken = mistaken_answers(module, specs, arguments, answers)
@@ -117,7 +114,7 @@ def _exported(method: Method, store: Store) -> ExportedMethod:
         calibration=put_tensors(store, _by_name(method, "calibration")) if calibration else None,
         calibration_samples=len(calibration),
         evaluation=put_tensors(store, _by_name(method, "evaluation")),
-        sample_names=tuple(names),
+        sample_names=tuple(_sample_names(method)),
         labels=tuple(None if sample.get("label") is None else int(sample["label"]) for sample in evaluation),
         outputs_eager=put_tensors(store, outputs_by_sample(answers)),
         outputs_exported=put_tensors(store, outputs_by_sample(exported_answers)),
@@ -132,24 +129,34 @@ def _exported(method: Method, store: Store) -> ExportedMethod:
 
 def _program(
     method: Method, arguments: Sequence[tuple[torch.Tensor, ...]]
-) -> tuple[torch.export.ExportedProgram, list[object]]:
-    """Return the exported program, and the outputs of eager PyTorch for every sample.
+) -> tuple[torch.export.ExportedProgram, list[object], list[object]]:
+    """Return the exported program, and for every sample the outputs of eager PyTorch and of the program.
 
-    Raises RequestError if the model changes itself or its inputs, so that its outputs depend on earlier calls.
+    Raises RequestError if the model changes itself or its inputs, so that its outputs depend on earlier calls, if it
+    cannot be exported, or if the program is another function than the model.
     """
     name, module = method.model.name, method.module
     state = State(module)
-    answers, changed = _answers(method, arguments)
-    try:
-        program = traced(module, arguments[0], answers[0])
-    except Exception:
-        # What torch.export says about a model that changes itself is not the reason.
-        check_repeated(name, changed, None, state)
-        raise
-    check_inputs(name, [spec.name for spec in method.model.inputs], program)
-    check_states(name, program)
-    check_repeated(name, changed, program, state)
-    return program, answers
+    with torch.no_grad():
+        answers, changed = _answers(method, arguments)
+        try:
+            program = traced(name, module, arguments[0], answers[0])
+        except RequestError:
+            # What torch.export says about a model that changes itself is not the reason.
+            check_repeated(name, changed, None, state)
+            raise
+        check_inputs(name, [spec.name for spec in method.model.inputs], program)
+        check_states(name, program)
+        check_repeated(name, changed, program, state)
+        exported = program.module()
+        exported_answers = [exported(*copies(inputs)) for inputs in arguments]
+    for sample, answer, expected in zip(_sample_names(method), exported_answers, answers, strict=False):
+        check_traced(name, sample, answer, expected)
+    return program, answers, exported_answers
+
+
+def _sample_names(method: Method) -> list[str]:
+    return [str(sample.get("name") or f"sample {index}") for index, sample in enumerate(method.evaluation)]
 
 
 def _answers(method: Method, arguments: Sequence[tuple[torch.Tensor, ...]]) -> tuple[list[object], str | None]:

@@ -18,8 +18,16 @@ from qnnsweep.tasks.toolchain.samples import CallTemplate
 from qnnsweep.tasks.toolchain.tensors import flat_outputs
 
 
-def with_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> torch.nn.Module:
-    """Return a module that has the parameters of `module`, and whose class has another `forward`."""
+def with_forward(
+    module: torch.nn.Module, forward: Callable[..., Any], parameters: Sequence[inspect.Parameter] | None = None
+) -> torch.nn.Module:
+    """Return a module that has the parameters of `module`, and whose class has another `forward`.
+
+    `parameters`: those that `forward` says it has, without `self`; None for those that it has.
+    """
+    if parameters is not None:
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        forward.__signature__ = inspect.Signature([own, *parameters])  # type: ignore[attr-defined]
     kind = type(module)
     changed = copy.copy(module)
     # A function of the instance would hide that of the class.
@@ -31,37 +39,38 @@ def with_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> torch.
 
 def with_flat_inputs(module: torch.nn.Module, template: CallTemplate) -> torch.nn.Module:
     """Return a module that takes the inputs of `template` by position, and calls `forward` as the template says."""
-    forward = _forward_of(module)
+    forward = forward_of(module)
 
     def flat(self: torch.nn.Module, *tensors: torch.Tensor) -> object:
         call = template.call(tensors)
         return forward(self, *call.args, **call.kwargs)
 
-    names = _parameter_names([spec.name for spec in template.inputs])
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    flat.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("self", *names)])  # type: ignore[attr-defined]
-    return with_forward(module, flat)
+    names = _parameter_names([spec.name for spec in template.inputs])
+    return with_forward(module, flat, [inspect.Parameter(name, kind) for name in names])
 
 
 def with_flat_outputs(module: torch.nn.Module) -> torch.nn.Module:
     """Return a module that returns the tensors of its answer as a dict, by their names."""
-    forward = _forward_of(module)
+    forward = forward_of(module)
 
     def flat(self: torch.nn.Module, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
         return flat_outputs(forward(self, *args, **kwargs))
 
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    signature = inspect.signature(module.forward)
-    flat.__signature__ = signature.replace(parameters=[own, *signature.parameters.values()])  # type: ignore[attr-defined]
-    return with_forward(module, flat)
+    return with_forward(module, flat, parameters_of(module))
+
+
+def parameters_of(module: torch.nn.Module) -> list[inspect.Parameter]:
+    """Return the parameters of the module's `forward`, without `self`."""
+    return [*inspect.signature(module.forward).parameters.values()]
 
 
 def is_flattened(module: torch.nn.Module) -> bool:
-    """Return whether `forward` is one that this file made."""
-    return getattr(type(module).forward, "__module__", None) == __name__
+    """Return whether `forward` is not the user's, but one that calls it."""
+    return hasattr(type(module).forward, "__signature__")
 
 
-def _forward_of(module: torch.nn.Module) -> Callable[..., Any]:
+def forward_of(module: torch.nn.Module) -> Callable[..., Any]:
     """Return the `forward` of a module as a function of the module and its arguments."""
     of_instance = vars(module).get(METHOD)
     if of_instance is None:

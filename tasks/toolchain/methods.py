@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from qnnsweep.conf.models import MethodConfig, ModelConfig, Split
 from qnnsweep.tasks.errors import RequestError
@@ -13,9 +14,11 @@ from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.flat_module import with_flat_inputs, with_forward
-from qnnsweep.tasks.toolchain.samples import Sample, configured_samples, place_of, sourced, template_of
+from qnnsweep.tasks.toolchain.float32 import NARROW, in_float32, narrow_dtypes, widened
+from qnnsweep.tasks.toolchain.refusals import place_of
+from qnnsweep.tasks.toolchain.samples import Sample, configured_samples, given_place, sourced, template_of
 from qnnsweep.tasks.toolchain.sequences import driven_samples
-from qnnsweep.tasks.toolchain.tensors import flat_outputs
+from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs
 from qnnsweep.tasks.toolchain.user_code import created_module
 
 
@@ -31,6 +34,7 @@ class Method:
     module: torch.nn.Module
     evaluation: list[Sample]
     calibration: list[Sample]
+    narrow: tuple[str, ...] = ()  # the dtypes that the weights had before they were converted to float32
     driven: Driven | None = None  # of the model
     positions: tuple[Place, ...] | None = None
 
@@ -44,12 +48,12 @@ def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator
     """Create every method and its samples. `store`: for the plan of a model with states; None if it is not needed."""
     modules = list(_modules(model))
     if model.states is None:
-        for name, only, module in modules:
-            yield _sampled(name, only, module)
+        for name, only, module, narrow in modules:
+            yield _sampled(name, only, module, narrow)
         return
     called = {
         name or METHOD: (only.inputs, lambda inputs, only=only, module=module: eager_answer(only, module, inputs))
-        for name, only, module in modules
+        for name, only, module, _ in modules
     }
     assert model.evaluation is not None, "checked by qnnsweep.conf.load"
     sequences = sourced("evaluation", model.evaluation)
@@ -61,7 +65,7 @@ def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator
         sequences = sourced("calibration", model.calibration)
         key = f"model.calibration.source={model.calibration.source}"
         calibration = driven_samples(model, called, sequences, key, None)
-    for name, only, module in modules:
+    for name, only, module, narrow in modules:
         samples = evaluation.samples[name or METHOD]
         if not samples:
             raise RequestError(f"model.evaluation.source: no step calls the method {name}")
@@ -69,6 +73,7 @@ def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator
             name=name,
             model=only,
             module=module,
+            narrow=narrow,
             evaluation=samples,
             calibration=calibration.samples[name or METHOD] if calibration else [],
             driven=evaluation.driven,
@@ -83,25 +88,32 @@ def eager_answer(model: ModelConfig, module: torch.nn.Module, inputs: tuple[torc
     except Exception as error:  # a user's own code may raise anything
         line = next(iter(str(error).strip().splitlines()), "")
         raise RequestError(
-            f"the model {model.name} cannot run on an evaluation sample: {type(error).__name__}: {line}; "
-            f"correct its forward, or the arguments of model.factory={model.factory}"
+            f"the model {model.name} cannot run on an evaluation sample: {type(error).__name__}: {line}"
+            f"{place_of(error)}; correct its forward, or the arguments of model.factory={model.factory}"
         ) from error
     if not flat_outputs(answer):
         raise RequestError(f"model.factory={model.factory}: the module returns no tensor")
     return answer
 
 
-def _sampled(name: str | None, model: ModelConfig, module: torch.nn.Module) -> Method:
+def _sampled(name: str | None, model: ModelConfig, module: torch.nn.Module, narrow: tuple[str, ...]) -> Method:
     """Return a method of a model without states, with its samples."""
     assert model.evaluation is not None, "checked by qnnsweep.conf.load"
     if model.inputs:
         evaluation = configured_samples(model, "evaluation", model.evaluation)
         calibration = configured_samples(model, "calibration", model.calibration) if model.calibration else []
-        return Method(name=name, model=model, module=module, evaluation=evaluation, calibration=calibration)
+        return Method(
+            name=name,
+            model=_with_wide_inputs(model) if narrow else model,
+            module=module,
+            narrow=narrow,
+            evaluation=_widened(evaluation) if narrow else evaluation,
+            calibration=_widened(calibration) if narrow else calibration,
+        )
     templates = {
         split: [
-            (sample, template_of(module, f"{place_of(split, data)}: sample {number}", sample))
-            for number, sample in enumerate(sourced(split, data))
+            (sample, template_of(module, f"{given_place(split, data)}: sample {number}", sample))
+            for number, sample in enumerate(_widened(sourced(split, data)) if narrow else sourced(split, data))
         ]
         for split, data in (("evaluation", model.evaluation), ("calibration", model.calibration))
         if data is not None
@@ -115,24 +127,48 @@ def _sampled(name: str | None, model: ModelConfig, module: torch.nn.Module) -> M
         name=name,
         model=replace(model, inputs=first.inputs),
         module=module if first.is_plain else with_flat_inputs(module, first),
+        narrow=narrow,
         evaluation=[*samples["evaluation"]],
         calibration=[*samples.get("calibration", ())],
     )
 
 
-def _modules(model: ModelConfig) -> Iterator[tuple[str | None, ModelConfig, torch.nn.Module]]:
-    """Yield every method's name, configuration and module. Methods with equal factory and arguments share a module."""
-    modules: dict[str, torch.nn.Module] = {}
+def _with_wide_inputs(model: ModelConfig) -> ModelConfig:
+    names = {dtype_name(dtype) for dtype in NARROW}
+    return replace(
+        model, inputs=[replace(spec, dtype="float32") if spec.dtype in names else spec for spec in model.inputs]
+    )
+
+
+def _widened(samples: list[Sample]) -> list[Sample]:
+    """Return samples with float32 in place of float16 and bfloat16. What is no sample stays as it is."""
+    return [
+        {**sample, "inputs": tree_map(widened, sample["inputs"])}
+        if isinstance(sample, Mapping) and "inputs" in sample
+        else sample
+        for sample in samples
+    ]
+
+
+def _modules(model: ModelConfig) -> Iterator[tuple[str | None, ModelConfig, torch.nn.Module, tuple[str, ...]]]:
+    """Yield every method's name, configuration and module, and the dtypes from which its weights were converted.
+
+    Methods with equal factory and arguments share a module.
+    """
+    modules: dict[str, tuple[torch.nn.Module, tuple[str, ...]]] = {}
     for number, config in enumerate([None] if model.methods is None else model.methods):
         only = model if config is None else _of_method(model, config)
         key = f"{only.factory} {only.arguments}"
         make_deterministic()
         if key not in modules:
-            modules[key] = created_module(only)
-        module = modules[key]
+            created = created_module(only)
+            modules[key] = created, narrow_dtypes(created)
+        module, narrow = modules[key]
         if config is not None:
             module = _with_function(module, config.function, f"model.methods[{number}]")
-        yield None if config is None else config.name, only, module
+        if narrow:
+            module = in_float32(module)
+        yield None if config is None else config.name, only, module, narrow
 
 
 def _of_method(model: ModelConfig, method: MethodConfig) -> ModelConfig:

@@ -79,7 +79,7 @@ def _calls(model: ModelConfig) -> Iterator[ModelCall]:
         with torch.no_grad():
             first = method.arguments("evaluation")[0]
             answer = eager_answer(method.model, method.module, copies(first))
-            program = traced(method.module, first, answer)
+            program = traced(method.model.name, method.module, first, answer)
             constants = _constants(program)
             calls: dict[Node, ModelCall] = {}
             for node, text in call_texts(program):

@@ -38,7 +38,7 @@ def sourced(split: str, data: DataConfig) -> list[Sample]:
     return samples
 
 
-def place_of(split: str, data: DataConfig) -> str:
+def given_place(split: str, data: DataConfig) -> str:
     """Return the key and the value that a user gave for the samples of a split, for messages."""
     place = data.arguments.get("samples") if data.source == SOURCE else None
     if place is None:
@@ -51,7 +51,7 @@ def configured_samples(model: ModelConfig, split: str, data: DataConfig) -> list
     """Return the samples of a model that states its inputs, checked. Raises RequestError at the first wrong one."""
     samples = sourced(split, data)
     for number, sample in enumerate(samples):
-        _check_sample(model, f"{place_of(split, data)}: sample {number}", sample)
+        _check_sample(model, f"{given_place(split, data)}: sample {number}", sample)
     return samples
 
 

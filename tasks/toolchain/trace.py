@@ -4,34 +4,44 @@ from collections.abc import Sequence
 
 import torch
 
+from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.toolchain.flat_module import is_flattened, with_flat_outputs
 from qnnsweep.tasks.toolchain.fold import fold_constants
+from qnnsweep.tasks.toolchain.refusals import cannot_export, check_values
 from qnnsweep.tasks.toolchain.repeatable import copies
 from qnnsweep.tasks.toolchain.structures import is_plain
 from qnnsweep.tasks.toolchain.user_code import EXPORTED
 
 
-def traced(module: torch.nn.Module, inputs: Sequence[torch.Tensor], answer: object) -> torch.export.ExportedProgram:
-    """Return `_exported`, with constants in place of the values that depend on no input and no weight."""
-    program = _exported(module, inputs, answer)
+def traced(
+    name: str, module: torch.nn.Module, inputs: Sequence[torch.Tensor], answer: object
+) -> torch.export.ExportedProgram:
+    """Return the exported program of a module. `answer`: what the module returns for these inputs.
+
+    An answer that is more than tuples, lists and dicts of tensors becomes a dict of named tensors, so that no later
+    process needs the classes of the answer. A program that the factory returned is taken as it is. Values that depend
+    on no input and on no weight are constants of the program. Raises RequestError if the model `name` has no program
+    that is the same for all inputs.
+    """
+    program = getattr(module, "meta", {}).get(EXPORTED)
+    if not (isinstance(program, torch.export.ExportedProgram) and is_plain(answer) and _takes(program, inputs)):
+        program = _exported(name, module if is_plain(answer) else with_flat_outputs(module), inputs)
+    check_values(name, program)
     fold_constants(program)
     return program
 
 
-def _exported(module: torch.nn.Module, inputs: Sequence[torch.Tensor], answer: object) -> torch.export.ExportedProgram:
-    """Return the exported program of a module. `answer`: what the module returns for these inputs.
-
-    An answer that is more than tuples, lists and dicts of tensors becomes a dict of named tensors, so that no later
-    process needs the classes of the answer. A program that the factory returned
-    is taken as it is. An error of torch.export is raised unchanged.
-    """
-    program = getattr(module, "meta", {}).get(EXPORTED)
-    if isinstance(program, torch.export.ExportedProgram) and is_plain(answer) and _takes(program, inputs):
-        return program
-    if not is_plain(answer):
-        module = with_flat_outputs(module)
+def _exported(name: str, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
+    """Return the program of a module, with both modes of torch.export. Each of them can trace what the other cannot."""
+    errors: list[Exception] = []
     # Without the strict mode, the code that takes structures apart is run, and not traced.
-    return torch.export.export(module, copies(inputs), strict=not is_flattened(module))
+    for strict in (False, True) if is_flattened(module) else (True, False):
+        try:
+            return torch.export.export(module, copies(inputs), strict=strict)
+        except Exception as error:  # noqa: BLE001 - PyTorch and the user's code may raise anything
+            raise_shortage(error)
+            errors.append(error)
+    raise cannot_export(name, errors) from errors[0]
 
 
 def _takes(program: torch.export.ExportedProgram, inputs: Sequence[torch.Tensor]) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
-from qnnsweep.tasks.errors import RequestError, ToolchainError
+from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records import TensorSpec
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import entrypoints
@@ -40,21 +40,12 @@ class Net(nn.Module):
         y = self.drop(self.linear(x)) * scale
         return {"logits": y, "argmax": y.argmax(-1)}
 
-class DataDependent(nn.Module):
-    def forward(self, x, scale):
-        if x.sum() > 0:
-            return x * scale
-        return x - scale
-
 class Wordy(nn.Module):
     def forward(self, x, scale):
         return "no tensor"
 
 def net(**arguments):
     return Net(**arguments)
-
-def data_dependent():
-    return DataDependent()
 
 def wordy():
     return Wordy()
@@ -260,16 +251,6 @@ def test_a_model_that_refuses_its_own_sample_is_refused_with_pytorchs_first_line
     message = refused(config(factory="torch.nn:Linear", arguments={"in_features": 3, "out_features": 1}), store)
     assert message.startswith("the model my_net cannot run on an evaluation sample: TypeError: ")
     assert message.endswith("; correct its forward, or the arguments of model.factory=torch.nn:Linear")
-
-
-@pytest.mark.toolchain
-def test_what_torch_export_cannot_trace_is_a_toolchain_error_in_pytorchs_own_words(
-    workers_with: WorkersWith, store: Store
-) -> None:
-    with pytest.raises(ToolchainError) as raised:
-        workers_with().call("export", entrypoints.export_model, config(factory="users_net:data_dependent"), store)
-    assert (raised.value.stage, raised.value.cause) == ("export", "Unsupported")
-    assert str(raised.value).startswith("export failed: Unsupported: Data-dependent branching\n")
 
 
 @pytest.mark.toolchain

@@ -65,7 +65,7 @@ def test_weights_views_random_numbers_and_what_changes_in_place_stay_as_they_are
     module, (sample,) = build(kind), samples(1)
     inputs = (sample["inputs"],)
     with torch.no_grad():
-        program = traced(module, inputs, module(*inputs))
+        program = traced(kind, module, inputs, module(*inputs))
         alone = torch.export.export(module, inputs, strict=True)
     assert operators(program) == operators(alone)
 

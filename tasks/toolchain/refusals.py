@@ -1,0 +1,88 @@
+"""What torch.export cannot make a fixed program of, in words for the user: the line, the reason and what to do."""
+
+import re
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.records.source_lines import line_in_words
+
+_DATA_DEPENDENT = re.compile(r"data-dependent|Dynamic (shape|slicing|control)", re.IGNORECASE)
+_OF_USER = ("from user code:", "The following call raised this error:")
+"""What PyTorch writes before the stack of the user's code."""
+_NO_REMEDY = ("Please report an issue", "This graph break", "It may be possible to write Dynamo", "If you are")
+_NUMPY = re.compile(r"numpy|ufunc", re.IGNORECASE)
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_CHECKS = ("_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size", "_assert_async", "sym_size")
+_FIXED = "a compiled program runs the same operators on the same shapes for all inputs"
+
+
+def place_of(error: BaseException) -> str:
+    """Return the line of the user's code that an error comes from, as ` at <line>`; empty if it is not known."""
+    text = str(error)
+    own = next((text.partition(mark)[2] for mark in _OF_USER if mark in text), "")
+    line = line_in_words(own) or line_in_words("".join(traceback.format_tb(error.__traceback__)))
+    return f" at {line}" if line else ""
+
+
+def cannot_export(name: str, errors: Sequence[Exception]) -> RequestError:
+    """Return why torch.export fails for the model `name`. `errors`: those of its modes, the one of its default first.
+
+    The result has the user's line and what to do, as far as PyTorch says it.
+    """
+    dependent = next((error for error in errors if _depends_on_data(error)), None)
+    if dependent is not None:
+        return RequestError(
+            f"the model {name} decides by the values of a tensor{place_of(dependent)}: {_FIXED}; compute both results "
+            "and choose with torch.where, such as h = torch.where(h.mean() > 0, h * 2, h)"
+        )
+    error = errors[0]
+    lines = [line.strip() for line in str(error).partition("\n\n")[0].splitlines()]
+    said = [next(filter(None, lines), "")]
+    said += [line.partition(": ")[2] for line in lines if line.startswith("Explanation: ")]
+    hints = [line.partition(": ")[2] for line in str(error).splitlines() if line.strip().startswith("Hint: ")]
+    remedies = [hint for hint in hints if not hint.startswith(_NO_REMEDY)][:1]
+    if any(_NUMPY.search(str(found)) for found in errors):
+        remedies = ["compute with PyTorch, and not with NumPy or SciPy, or do it before the model, in the samples"]
+    text = "; ".join(part.rstrip(". ") for part in (*said, *remedies))
+    return RequestError(f"torch.export cannot trace the model {name}{place_of(error)}: {type(error).__name__}: {text}")
+
+
+def check_values(name: str, program: ExportedProgram) -> None:
+    """Raise RequestError if a number or a shape in the program depends on the values of a tensor."""
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        line = line_in_words(node.meta.get("stack_trace") or "")
+        place = f" at {line}" if line else ""
+        if any(map(_has_symbol, value if isinstance(value, tuple | list) else [value])):
+            raise RequestError(
+                f"the model {name} makes a tensor whose size depends on the values of another{place}: {_FIXED}; keep "
+                "all elements and choose with torch.where, or take a fixed number of them with torch.topk"
+            )
+        if _reads_number(node):
+            raise RequestError(
+                f"the model {name} computes with a number that it reads out of a tensor{place}: {_FIXED}; compute "
+                "with the tensor itself, without item(), int(), float() or tolist()"
+            )
+
+
+def _depends_on_data(error: Exception) -> bool:
+    return isinstance(error, GuardOnDataDependentSymNode) or bool(_DATA_DEPENDENT.search(str(error).split("\n")[0]))
+
+
+def _has_symbol(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and any(isinstance(size, torch.SymInt) for size in value.shape)
+
+
+def _reads_number(node: Node) -> bool:
+    """Return whether an operator that is no check has an argument that depends on the values of a tensor."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or target._opname in _CHECKS:
+        return False
+    return any(isinstance(source.meta.get("val"), _SYMBOLS) for source in node.all_input_nodes)

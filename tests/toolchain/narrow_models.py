@@ -1,0 +1,54 @@
+"""Models with weights of 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+DTYPES = {"half": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass
+class Out:
+    logits: torch.Tensor
+
+
+class Net(torch.nn.Module):
+    def __init__(self, cast: str, answer: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cast, self.answer = cast, answer
+        self.body, self.head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        match self.cast:
+            case "half":
+                x = x.half()
+            case "bf16":
+                x = x.bfloat16()
+            case "to":
+                x = x.to(torch.bfloat16)
+            case "to dtype":
+                x = x.to(dtype=self.head.weight.dtype)
+            case "zeros":
+                x = x + torch.zeros(8, dtype=torch.float16)
+        y = self.head(self.body(x).relu())
+        return Out(y) if self.answer == "dataclass" else y
+
+    def other(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x).relu()
+
+
+def build(dtype: str = "half", cast: str = "", answer: str = "") -> torch.nn.Module:
+    module = Net(cast, answer).to(DTYPES[dtype])
+    module.weights_origin = "random"
+    return module
+
+
+def samples(count: int, dtype: str = "float32") -> Iterator[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(count):
+        yield {"inputs": {"x": torch.rand(2, 8, generator=generator).to(getattr(torch, dtype))}}

@@ -1,0 +1,84 @@
+"""Models of which torch.export makes no program, or none for all inputs, and models with what to write instead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(8, 8)
+
+
+class Branches(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        if h.mean() > 0:
+            h = h * 2
+        return h
+
+
+class Loops(Net):
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        while x.sum() < 1000:
+            x = x * 2
+        return {"y": self.linear(x), "none": None}
+
+
+class ChoosesWithWhere(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        return torch.where(h.mean() > 0, h * 2, h)
+
+
+class TakesANumber(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * x.max().item()
+
+
+class TakesTheTensor(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * x.max()
+
+
+class Selects(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)[x > 0.5]
+
+
+class TakesTheLargest(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.topk(self.linear(x), 3).values
+
+
+class CallsNumPy(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.tensor(np.unwrap(x.numpy())))
+
+
+class WritesJson(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        text = json.dumps({"width": x.shape[1]})
+        return self.linear(x) * len(text)
+
+
+class Misspells(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.liner(x)
+
+
+def build(kind: str) -> torch.nn.Module:
+    return globals()[kind]()
+
+
+def samples(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        yield {"inputs": torch.rand(4, 8, generator=generator)}
