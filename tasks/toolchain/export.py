@@ -39,13 +39,13 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     weights = dict.fromkeys(text for method in methods for text in _origin(method))
     return ExportedModel(
         model=ModelFacts(
-            name=model.name, weights=", ".join(weights), driven=methods[0].driven, samples=_origin(methods)
+            name=model.name, weights=", ".join(weights), driven=methods[0].driven, samples=_samples_origin(methods)
         ),
         methods=tuple(_exported(method, store) for method in methods),
     )
 
 
-def _origin(methods: Sequence[Method]) -> str | None:
+def _samples_origin(methods: Sequence[Method]) -> str | None:
     """Return where the samples are from, in words of the data sources; None if they do not say it."""
     evaluation, calibration = (
         "; ".join(dict.fromkeys(str(sample["origin"]) for sample in samples if sample.get("origin")))
