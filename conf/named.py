@@ -42,15 +42,16 @@ _NO_CLASSIFIERS = re.compile(
 """The models of torchvision whose outputs are not scores of classes."""
 _GENERIC = {"build", "create", "create_model", "factory", "get_model", "load", "main", "make", "model", "net"}
 """Names of functions that say less about a model than the name of their file."""
+_WEIGHTS = (
+    "a file of weights has no code; write a function that returns the module, model=my_net.py:make, "
+    "or save the program of torch.export as .pt2"
+)
 _REMEDIES = {
     ".onnx": "an ONNX file is no PyTorch program; write a function that returns the module, model=my_net.py:make",
-    ".pt": "a file of weights has no code; write a function that returns the module, model=my_net.py:make, "
-    "or save the program of torch.export as .pt2",
     ".pte": "a compiled program cannot be compiled again; select the model that it was made of",
     ".py": "name the function in it that returns the module, such as model=my_net.py:make",
-    ".safetensors": "a file of weights has no code; write a function that returns the module, model=my_net.py:make",
+    **dict.fromkeys((".pt", ".pth", ".bin", ".ckpt", ".safetensors"), _WEIGHTS),
 }
-_REMEDIES |= {".pth": _REMEDIES[".pt"], ".bin": _REMEDIES[".pt"], ".ckpt": _REMEDIES[".pt"]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,9 +13,11 @@ from qnnsweep.tasks.models.hugging_face import hf_model
 from qnnsweep.tasks.models.photographs import pictures
 from qnnsweep.tasks.models.preparation import (
     Preparation,
+    import_timm,
     of_timm,
     of_torchvision,
     read_program,
+    require_torchvision,
     timm_data,
     torchvision_transform,
 )
@@ -33,8 +35,7 @@ def timm_model(*, architecture: str, size: int | None = None, **options: Any) ->
     `timm.create_model`. Its input is float32 [N, 3, size, size]. Raises RequestError if there is no such model.
     """
     timm_data(architecture, size, options)  # the error about an unknown name
-    import timm
-
+    timm = import_timm(architecture)
     card = timm.get_pretrained_cfg(architecture)
     if size is not None and (card.fixed_input_size or "vit" in architecture):
         options |= {"img_size": size}
@@ -51,8 +52,7 @@ def torchvision_model(*, architecture: str, size: int | None = None, **options: 
     Its input is float32 [N, 3, size, size] for models of classification and segmentation.
     """
     torchvision_transform(architecture)  # the error about an unknown name
-    from torchvision import models
-
+    models = require_torchvision(architecture).models
     if size is not None and architecture.startswith("vit_"):
         options |= {"image_size": size}
     if "weights_backbone" in inspect.signature(models.get_model_builder(architecture)).parameters:

@@ -40,9 +40,7 @@ class Preparation:
 def of_timm(architecture: str, size: int | None = None, **options: Any) -> Preparation:
     """Return the preparation that timm's data configuration of the model says. `size`: another side of the square."""
     config = timm_data(architecture, size, options)
-    from timm.data import create_transform
-
-    transform = create_transform(**config, is_training=False)
+    transform = import_timm(architecture).data.create_transform(**config, is_training=False)
     channels, *plane = config["input_size"]
     mean, std = config["mean"], config["std"]
     return Preparation(
@@ -54,10 +52,7 @@ def of_timm(architecture: str, size: int | None = None, **options: Any) -> Prepa
 
 def timm_data(architecture: str, size: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return timm's data configuration of a model. Raises RequestError if timm is missing or has no such model."""
-    import_timm(architecture)
-    import timm
-    from timm.data import resolve_data_config
-
+    timm = import_timm(architecture)
     names = timm.list_models()
     if architecture.partition(".")[0] not in names:
         problem = f"no such model in timm; {did_you_mean(architecture, names)}timm.list_models() has all"
@@ -65,22 +60,25 @@ def timm_data(architecture: str, size: int | None, options: Mapping[str, Any]) -
     asked = {"in_chans": options["in_chans"]} if "in_chans" in options else {}
     if size is not None:
         asked["img_size"] = size
-    return resolve_data_config(asked, pretrained_cfg=timm.get_pretrained_cfg(architecture).to_dict())
+    return timm.data.resolve_data_config(asked, pretrained_cfg=timm.get_pretrained_cfg(architecture).to_dict())
 
 
-def import_timm(architecture: str) -> None:
-    """Import timm. Raises RequestError that says what to install if it is missing."""
+def import_timm(architecture: str) -> Any:
+    """Import and return timm. Raises RequestError that says what to install if it is missing."""
     require_torchvision(architecture)  # timm imports torchvision
     try:
-        import timm  # noqa: F401
+        import timm
     except ImportError as error:
         raise missing_extra(architecture, "zoo", f"timm: {error}") from error
+    return timm
 
 
-def require_torchvision(architecture: str) -> None:
-    """Import torchvision. Raises RequestError that says what to install if it is missing."""
-    if torchvision() is None:
+def require_torchvision(architecture: str) -> Any:
+    """Import and return torchvision. Raises RequestError that says what to install if it is missing."""
+    package = torchvision()
+    if package is None:
         raise missing_extra(architecture, "zoo", "torchvision is not installed")
+    return package
 
 
 def of_torchvision(architecture: str, size: int | None = None, **_: Any) -> Preparation:
@@ -91,15 +89,16 @@ def of_torchvision(architecture: str, size: int | None = None, **_: Any) -> Prep
     transform = torchvision_transform(architecture)
     from torchvision.transforms import _presets
 
-    if isinstance(transform, _presets.ImageClassification):
+    presets: Any = _presets  # its classes have attributes that can be None
+    if isinstance(transform, presets.ImageClassification):
         crop = transform.crop_size[0]
         side = size or crop
         resized = round(transform.resize_size[0] * side / crop)
         words = f"resized to {side} and normalised as the weights of torchvision say"
-    elif isinstance(transform, _presets.SemanticSegmentation):
+    elif isinstance(transform, presets.SemanticSegmentation):
         side = resized = size or transform.resize_size[0]
         words = f"cropped to {side} and normalised as the weights of torchvision say"
-    elif isinstance(transform, _presets.VideoClassification):
+    elif isinstance(transform, presets.VideoClassification):
         side, frames = size or transform.crop_size[0], 16
         return Preparation(
             random=lambda generator: normalised_noise(generator, (3, frames, side, side), transform.mean, transform.std)
@@ -116,9 +115,7 @@ def of_torchvision(architecture: str, size: int | None = None, **_: Any) -> Prep
 
 def torchvision_transform(architecture: str) -> Any:
     """Return the transforms of a model's default weights. Raises RequestError if torchvision has no such model."""
-    require_torchvision(architecture)
-    from torchvision import models
-
+    models = require_torchvision(architecture).models
     names = [name for name in models.list_models() if not name.startswith("quantized_")]
     if architecture not in names:
         problem = f"no such model in torchvision; {did_you_mean(architecture, names)}torchvision.models.list_models()"
