@@ -47,7 +47,10 @@ ProgressCallback = Callable[[str, str, str], None]
 """A function that is called with a stage, its label (see `work_label`) and its state.
 
 The states are those of `qnnsweep.tasks.stage.OnChange`, and `queued`: the task of a worker runs, but waits for a core.
+Before a state `failed`, the function is called with the stage `REASON`.
 """
+REASON = "reason"
+"""The stage of the progress updates whose label says why a stage has failed."""
 _QUEUED = {("running", stage) for stage in WORKER_STAGES}
 _OUTSIDE_WORKERS = ("bundle", *MEASURE_STEPS)
 """The stages whose durations are not those of toolchain calls."""
@@ -211,6 +214,7 @@ class Graph:
             f"{task.name} {label}",
             store=self._resources.store,
             on_change=on_change,
+            on_error=lambda error: self._on_progress(REASON, f"{task.name} {label}: {error}", "failed"),
             refresh=refresh,
             inputs=inputs,
         )

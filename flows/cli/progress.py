@@ -13,6 +13,7 @@ from rich.text import Text
 from qnnsweep.conf.names import CELL_STAGES
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.flows.cells.cases import CASES
+from qnnsweep.flows.cells.graph import REASON
 from qnnsweep.flows.forecasts.costs import EtaEstimate, ExpectedSeconds, work_label
 
 _MARKS = {
@@ -57,9 +58,11 @@ class ProgressTable:
         cells: Sequence[PlannedCell],
         expected: ExpectedSeconds | None = None,
         clock: Callable[[], float] = time.monotonic,
+        console: Console | None = None,
     ) -> None:
-        """`expected`: see `EtaEstimate`."""
+        """`expected`: see `EtaEstimate`. `console`: where the reasons of failures are printed, above the table."""
         self._clock = clock
+        self._console = console
         self._cells = [cell.request for cell in cells if cell.impossible is None]
         self._impossible = len(cells) - len(self._cells)
         self._lock = threading.Lock()
@@ -70,6 +73,10 @@ class ProgressTable:
 
     def update(self, stage: str, label: str, state: str) -> None:
         """Record the new state of the stage's work with this label; see `EtaEstimate.update`."""
+        if stage == REASON:
+            if self._console is not None:
+                _print_reason(self._console, label)
+            return
         with self._lock:
             if stage == CASES:
                 self._cases = label
@@ -161,6 +168,8 @@ class ProgressLog:
 
     def update(self, stage: str, label: str, state: str) -> None:
         """Print a line if the stage's work with this label has ended with the state `done`, `reused` or `failed`."""
+        if stage == REASON:
+            _print_reason(self._console, label)
         if stage == CASES:
             self._console.print(label, markup=False, highlight=False, soft_wrap=True)
         if stage not in self._stages:  # the three steps of `measure` are reported instead of `measure`
@@ -178,6 +187,12 @@ class ProgressLog:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def _print_reason(console: Console, label: str) -> None:
+    """Print the first line of a failure, which says what to do."""
+    mark, style = _MARKS["failed"]
+    console.print(Text(f"{mark} {label.splitlines()[0]}", style), soft_wrap=True)
+
+
 @contextmanager
 def show_progress(
     cells: Sequence[PlannedCell], console: Console, expected: ExpectedSeconds | None = None
@@ -186,6 +201,6 @@ def show_progress(
     if not console.is_terminal:
         yield ProgressLog(cells, console, expected)
         return
-    table = ProgressTable(cells, expected)
+    table = ProgressTable(cells, expected, console=console)
     with Live(table, console=console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True):
         yield table

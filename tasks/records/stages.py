@@ -203,6 +203,8 @@ class ExportedMethod:
     positions: tuple[Place, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
     states: tuple[int, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
     calls: tuple[OperatorCall, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)  # distinct, in the graph's order
+    # The outputs of the module that are no tensors, and what they are: `past_key_values: DynamicCache`.
+    left_out: tuple[str, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
     # The user's lines with in-place operations whose memory is read afterwards, but not through their results.
     lost_writes: tuple[str, ...] | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
 

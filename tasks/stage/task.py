@@ -33,6 +33,7 @@ R = TypeVar("R")
 
 OnChange = Callable[[str], None]
 """Called with `running`, `done`, `reused` or `failed` when a task run enters that state."""
+OnError = Callable[[QnnsweepError], None]
 
 
 def stage(
@@ -66,12 +67,14 @@ def configure_task(
     *,
     store: Store,
     on_change: OnChange,
+    on_error: OnError | None = None,
     refresh: bool = False,
     inputs: Sequence[Upstream] = (),
 ) -> Task[P, R]:
     """Return a copy of the task for one sweep, with a run name, a store for its results and a callback for its states.
 
-    `refresh`: ignore a cached result, but cache the new result. `inputs`: the results of other tasks among its
+    `on_error`: called with the error of a task run that fails, before its state changes. `refresh`: ignore a cached
+    result, but cache the new result. `inputs`: the results of other tasks among its
     arguments. If one of them did not complete, the task ends as cancelled, and has not called its function.
     """
 
@@ -83,6 +86,8 @@ def configure_task(
             result = task.fn(*args, **kwargs)
         except QnnsweepError as error:
             log_failure(error, store)
+            if on_error is not None:
+                on_error(error)
             raise
         log_success(result, store)
         return result

@@ -22,6 +22,7 @@ from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
+from qnnsweep.tasks.toolchain.fold import fold_constants
 from qnnsweep.tasks.toolchain.reference.counterparts import other_reference
 from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
 from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
@@ -172,6 +173,7 @@ def edge_program(compiler: Compiler, program: ExportedProgram, method: str = MET
     if passes is not None:
         edge = edge.transform({method: passes})
         lift_constant_tensor_pass(edge.exported_program(method))
+        fold_constants(edge.exported_program(method), of_buffers=False)  # those that the backend's transforms make
     assert edge._etrecord is not None
     edge._etrecord.add_extra_export_modules({"edge_after_transform": copy.deepcopy(edge)})
     return edge

@@ -23,7 +23,7 @@ from qnnsweep.tasks.toolchain.repeatable import (
     check_traced,
     copies,
 )
-from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs, outputs_by_sample, put_tensors
+from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs, left_out, outputs_by_sample, put_tensors
 from qnnsweep.tasks.toolchain.trace import traced
 from qnnsweep.tasks.toolchain.user_code import created_module
 from qnnsweep.tasks.toolchain.writes import lost_writes
@@ -123,6 +123,7 @@ def _exported(method: Method, store: Store) -> ExportedMethod:
         positions=method.positions,
         states=None if method.driven is None else tuple(states),
         calls=operator_calls(program),
+        left_out=left_out(answers[0]),
         lost_writes=lost_writes(program.graph) or None,
     )
 

@@ -52,8 +52,8 @@ class _InFloat32(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        args, kwargs = tree_map(_wide_dtype, (args, kwargs or {}))
-        return _CASTS.get(func, func)(*args, **kwargs)
+        given: dict[str, Any] = tree_map(_wide_dtype, kwargs or {})
+        return _CASTS.get(func, func)(*tree_map(_wide_dtype, args), **given)
 
 
 def _wide_dtype(value: Any) -> Any:

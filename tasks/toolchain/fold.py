@@ -24,13 +24,15 @@ _CHECK = torch.ops.aten._assert_tensor_metadata.default
 _COPIES = (torch.ops.aten.clone.default, torch.ops.aten.lift_fresh_copy.default)
 
 
-def fold_constants(program: ExportedProgram) -> None:
+def fold_constants(program: ExportedProgram, *, of_buffers: bool = True) -> None:
     """Replace the values of a program that depend on no input and no weight by constants, in place.
+
+    `of_buffers`: whether values that depend on buffers are constants, too. In a quantized program, weights are buffers.
 
     A value that is only created (`torch.zeros`) or viewed stays: nothing is computed. So do values that are changed in
     place, random numbers, and the outputs of the program.
     """
-    values = _values(program)
+    values = _values(program, of_buffers)
     folded = [
         node
         for node, (value, is_computed) in values.items()
@@ -43,7 +45,7 @@ def fold_constants(program: ExportedProgram) -> None:
     graph, first = program.graph, next(node for node in program.graph.nodes if node.op != "placeholder")
     mode = cast(FakeTensorMode, next(iter(_fakes(program))).fake_mode)
     specs: list[InputSpec] = []
-    taken = {node.name for node in graph.nodes} | {*program.constants}
+    taken = {node.name for node in graph.nodes} | {*program.constants, *program.state_dict}
     users = _first_user_input(program)
     for node in folded:
         name = next(name for number in range(len(taken) + 1) if (name := f"{_PREFIX}_{number}") not in taken)
@@ -51,7 +53,7 @@ def fold_constants(program: ExportedProgram) -> None:
         value = values[node][0].contiguous().clone()
         with graph.inserting_before(users or first):
             constant = graph.placeholder(name)
-        constant.meta = {"val": mode.from_tensor(value, static_shapes=True)}
+        constant.meta = {**node.meta, "val": mode.from_tensor(value, static_shapes=True)}
         program.constants[name] = value
         specs.append(InputSpec(kind=InputKind.CONSTANT_TENSOR, arg=TensorArgument(name=constant.name), target=name))
         node.replace_all_uses_with(
@@ -61,10 +63,11 @@ def fold_constants(program: ExportedProgram) -> None:
     _declare(program, specs)
 
 
-def _values(program: ExportedProgram) -> dict[Node, tuple[torch.Tensor, bool]]:
+def _values(program: ExportedProgram, of_buffers: bool) -> dict[Node, tuple[torch.Tensor, bool]]:
     """Return the constant values of a program, and whether something was computed for them."""
     signature = program.graph_signature
-    held: dict[str, str] = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    buffers = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    held: dict[str, str] = buffers if of_buffers else {}
     changed, values = written_memory(program.graph), cast(dict[Node, tuple[torch.Tensor, bool]], {})
     for node in program.graph.nodes:
         if node in changed:
@@ -73,15 +76,27 @@ def _values(program: ExportedProgram) -> dict[Node, tuple[torch.Tensor, bool]]:
             stored = {**program.state_dict, **program.constants}[held[node.name]]
             if isinstance(stored, torch.Tensor):
                 values[node] = (stored.detach(), False)
-        elif node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        elif node.op == "call_function" and hasattr(node.target, "_schema"):
             sources = node.all_input_nodes
-            if any(source not in values for source in sources) or is_random(node) or node.is_impure():
+            if any(source not in values for source in sources) or not _is_foldable(node):
                 continue
             value = _computed(node, {source: values[source][0] for source in sources})
             if isinstance(value, torch.Tensor):
-                is_view = not sources or node.target in _COPIES or shares_memory(node) is not None
+                is_view = not sources or _only_moves(node)
                 values[node] = (value, not is_view or any(values[source][1] for source in sources))
     return values
+
+
+def _is_foldable(node: Node) -> bool:
+    """Return whether an operator gives the same value each time, and puts it on no grid, which its readers need."""
+    schema: Any = getattr(node.target, "_schema", None)
+    return not is_random(node) and not node.is_impure() and "quantize" not in schema.name
+
+
+def _only_moves(node: Node) -> bool:
+    """Return whether the elements of a value are those of another value. In the edge dialect, views are copies."""
+    schema: Any = getattr(node.target, "_schema", None)
+    return node.target in _COPIES or schema.name.endswith("_copy") or shares_memory(node) is not None
 
 
 def _computed(node: Node, sources: Mapping[Node, torch.Tensor]) -> Any:

@@ -53,6 +53,12 @@ def flat_outputs(answer: object) -> dict[str, torch.Tensor]:
     return {name or "output": leaf for name, leaf in named_leaves(answer) if isinstance(leaf, torch.Tensor)}
 
 
+def left_out(answer: object) -> tuple[str, ...]:
+    """Return what of a module's output is no tensor, such as `loss: NoneType`."""
+    leaves = ((name, leaf) for name, leaf in named_leaves(answer) if not isinstance(leaf, torch.Tensor))
+    return tuple(f"{name or 'output'}: {type(leaf).__name__}" for name, leaf in leaves)
+
+
 def outputs_by_sample(answers: Sequence[object]) -> dict[str, torch.Tensor]:
     """Return the output tensors of all samples, by the key `<sample>/<output index>`."""
     return {

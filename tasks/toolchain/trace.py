@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from qnnsweep.tasks.errors import raise_shortage
+from qnnsweep.tasks.toolchain.empties import drop_empty_tensors
 from qnnsweep.tasks.toolchain.flat_module import is_flattened, with_flat_outputs
 from qnnsweep.tasks.toolchain.fold import fold_constants
 from qnnsweep.tasks.toolchain.refusals import cannot_export, check_values
@@ -27,6 +28,7 @@ def traced(
     if not (isinstance(program, torch.export.ExportedProgram) and is_plain(answer) and _takes(program, inputs)):
         program = _exported(name, module if is_plain(answer) else with_flat_outputs(module), inputs)
     check_values(name, program)
+    drop_empty_tensors(program)
     fold_constants(program)
     return program
 

@@ -70,6 +70,20 @@ def test_weights_views_random_numbers_and_what_changes_in_place_stay_as_they_are
     assert operators(program) == operators(alone)
 
 
+def test_tensors_without_elements_are_left_out_unless_they_give_a_dtype() -> None:
+    module, (sample,) = build("AppendsToAnEmptyCache"), samples(1)
+    with torch.no_grad():
+        answer = module(sample["inputs"])
+        program = traced("net", module, (sample["inputs"],), answer)
+        assert torch.equal(program.module()(sample["inputs"]), answer)
+    joined = [node for node in program.graph.nodes if str(node.target) == "aten.cat.default"]
+    assert [[list(part.meta["val"].shape) for part in node.args[0]] for node in joined] == [
+        [[4, 8], [4, 8]],
+        [[0], [4, 8]],
+    ]
+    assert len(program.constants) == 1
+
+
 @pytest.mark.toolchain
 @pytest.mark.parametrize("scheme", ["8a8w", "fp16"])
 def test_sinusoidal_positions_are_compiled(scheme: str, resources: Resources) -> None:

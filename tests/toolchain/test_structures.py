@@ -55,6 +55,14 @@ REFUSED = {
 }
 
 
+LEFT_OUT = {
+    "ReturnsADataclass": ("count: int",),
+    "ReturnsADictWithNone": ("aux.none: NoneType", "loss: NoneType"),
+    "ReturnsANumber": ("1: int", "2: float"),
+    "ReturnsALocalClass": ("1.features: NoneType",),
+}
+
+
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.chdir(tmp_path)
@@ -109,6 +117,7 @@ def test_the_inputs_are_those_of_the_first_sample_in_the_order_of_the_arguments(
 def test_the_outputs_are_named_tensors_and_the_program_needs_no_class_of_the_user(kind: str, store: Store) -> None:
     method = exported(config(kind), store)
     assert shapes(method.outputs) == OUTPUTS[kind]
+    assert method.left_out == LEFT_OUT.get(kind, ())
     read = (
         "import sys, torch\n"
         "program = torch.export.load(sys.argv[1])\n"
