@@ -217,8 +217,10 @@ def _options(override: Override, options: Options) -> Overrides:
 
 def _values(override: Override) -> Overrides:
     if not override.is_sweep_override():
-        if override.key_or_group in SAMPLES_KEYS and isinstance(place := override.value(), str) and place:
-            return (f"{override.get_key_element()}={_quoted_if_needed(absolute(place))}",)
+        place = override.value()
+        if override.key_or_group in SAMPLES_KEYS and isinstance(place, str | int | float):
+            written = place if isinstance(place, str) else str(override.input_line).partition("=")[2]  # such as 007
+            return (f"{override.get_key_element()}={_quoted_if_needed(absolute(written))}",)
         return (str(override.input_line),)
     return tuple(f"{override.get_key_element()}={Transformer.str(element)}" for element in _elements(override))
 

@@ -25,7 +25,7 @@ def absolute(place: str) -> str:
     if is_function(place):
         file, _, function = place.rpartition(":")
         return f"{Path(file).expanduser().absolute()}:{function}" if file.endswith(".py") else place
-    return place if place == PHOTOGRAPHS else str(Path(place).expanduser().absolute())
+    return place if place in (PHOTOGRAPHS, "") else str(Path(place).expanduser().absolute())
 
 
 def code_of(place: str | None) -> Path | None:
@@ -43,7 +43,10 @@ def with_samples(request: Request) -> Request:
     those of the evaluation are not used for the calibration. Raises RequestError for a place that is no file, for a
     model whose samples are more than inputs, and for a model by name whose inputs are not known without samples.
     """
-    model, given = request.model, {key: getattr(request, key) for key in SAMPLES_KEYS if getattr(request, key)}
+    model, given = (
+        request.model,
+        {key: getattr(request, key) for key in SAMPLES_KEYS if getattr(request, key) is not None},
+    )
     of_name = model.evaluation is not None and model.evaluation.source == SOURCE
     if not given and not of_name:
         return request
@@ -89,6 +92,8 @@ def _data(model: ModelConfig, split: Split, place: str | None, *, shared: bool, 
 
 
 def _check(key: str, value: str, model: ModelConfig) -> None:
+    if not value:
+        raise RequestError("empty; null, or the place of the samples", key=key, value=value)
     if model.methods is not None or model.states is not None or model.cases is not None:
         problem = f"only valid for a model with one method and without states; {printable(model.name)} has its own"
         raise RequestError(problem, key=key, value=printable(value))

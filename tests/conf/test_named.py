@@ -121,6 +121,14 @@ def test_samples_are_for_a_model_with_a_file_too_and_keep_its_counts(here: Path)
     assert only_calibration.calibration.arguments["counts"] is None
 
 
+def test_a_place_can_look_like_a_number_and_null_is_no_place(here: Path) -> None:
+    (here / "007").mkdir()
+    model = request("model=timm:resnet18", "samples=007").model
+    assert model.evaluation is not None
+    assert model.evaluation.arguments["samples"] == f"{here}/007"
+    assert request("model=timm:resnet18", "samples=null").model == request("model=timm:resnet18").model
+
+
 def test_two_places_are_not_divided_and_one_is(here: Path) -> None:
     apart = request("model=timm:resnet18", "samples=flat", "calibration=x.npy").model
     together = request("model=timm:resnet18", "samples=flat", "calibration=flat").model
@@ -179,6 +187,7 @@ REFUSALS = {
     "samples=nowhere": (
         "samples=HERE/nowhere: no such file or folder; `samples` is where the samples of digits_cnn are"
     ),
+    "samples=": "samples=: empty; null, or the place of the samples",
     "samples=none.py:f": "samples=HERE/none.py:f: no such file",
 }
 
