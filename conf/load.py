@@ -29,8 +29,9 @@ from qnnsweep.conf.describe import is_known, no_such_key
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.limits import check_override
 from qnnsweep.conf.masking import MASK, mask_secrets, names_secret
-from qnnsweep.conf.names import AXES, MASKED_NAMES, SAMPLES_KEYS
+from qnnsweep.conf.names import AXES, MASKED_NAMES
 from qnnsweep.conf.options import GROUPS, SHIPPED, Options
+from qnnsweep.conf.places import SAMPLES_KEYS
 from qnnsweep.conf.plan import SWEEP_KEYS, Plan, plan
 from qnnsweep.conf.sampled import absolute, code_of, with_samples
 from qnnsweep.conf.schema import DeviceConfig, Request

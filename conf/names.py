@@ -52,8 +52,3 @@ DEFAULT_ORACLE = "outcome!=passed"
 
 HEADLINES = ("snr_db", "centred_snr_db", "row_snr_db", "top1", "equal")
 """The measures of a final output of which one counts for the cell."""
-
-SAMPLES_KEYS = ("samples", "calibration")
-"""The keys of a request that name places of samples."""
-PHOTOGRAPHS = "photographs"
-"""The value of the keys `samples` and `calibration` that is no place of files: the photographs that ship."""

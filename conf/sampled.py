@@ -7,14 +7,8 @@ from typing import Any
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.models import DataConfig, ModelConfig, Split
 from qnnsweep.conf.named import CALIBRATION_COUNT, EVALUATION_COUNT, SOURCE, kind_of
-from qnnsweep.conf.names import PHOTOGRAPHS, SAMPLES_KEYS
+from qnnsweep.conf.places import PHOTOGRAPHS, SAMPLES_KEYS, is_function
 from qnnsweep.conf.schema import Request
-
-
-def is_function(place: str) -> bool:
-    """Return whether the value of one of the `SAMPLES_KEYS` is a function, and no path."""
-    module, colon, function = place.rpartition(":")
-    return bool(colon) and function.isidentifier() and (module.endswith(".py") or "/" not in module)
 
 
 def absolute(place: str) -> str:

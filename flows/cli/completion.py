@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from qnnsweep.conf.errors import QnnsweepError
-from qnnsweep.conf.names import PHOTOGRAPHS, SAMPLES_KEYS
+from qnnsweep.conf.places import PHOTOGRAPHS, SAMPLES_KEYS
 from qnnsweep.conf.toolchains import KEYS
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from qnnsweep.conf.errors import printable
-from qnnsweep.conf.names import PHOTOGRAPHS
+from qnnsweep.conf.places import PHOTOGRAPHS, is_function
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.models.hugging_face import of_hf
 from qnnsweep.tasks.models.photographs import pictures
@@ -20,7 +20,7 @@ from qnnsweep.tasks.models.preparation import (
     read_program,
 )
 from qnnsweep.tasks.models.sample_files import StoredSample, StoredSamples, called_samples, divided, stored_samples
-from qnnsweep.tasks.models.user_function import is_function, user_function
+from qnnsweep.tasks.models.user_function import user_function
 
 SEEDS = {"evaluation": 0, "calibration": 1}
 """The seeds of random samples."""

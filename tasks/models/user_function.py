@@ -12,12 +12,6 @@ from qnnsweep.conf.errors import printable
 from qnnsweep.tasks.errors import RequestError
 
 
-def is_function(place: str) -> bool:
-    """Return whether a place is the name of a function, and no path."""
-    module, colon, function = place.rpartition(":")
-    return bool(colon) and function.isidentifier() and (module.endswith(".py") or "/" not in module)
-
-
 def user_function(place: str) -> Callable[..., Any]:
     """Return the function that a place names. Raises RequestError if there is none."""
     module, _, name = place.rpartition(":")

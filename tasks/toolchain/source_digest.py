@@ -16,7 +16,7 @@ from pathlib import Path
 
 from qnnsweep.conf.models import DataConfig, ModelConfig
 from qnnsweep.conf.named import SOURCE as SAMPLES_SOURCE
-from qnnsweep.conf.sampled import is_function
+from qnnsweep.conf.places import is_function
 from qnnsweep.conf.user_files import SUFFIX
 from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.storage.digest import digest
