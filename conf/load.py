@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -31,7 +31,9 @@ from qnnsweep.conf.limits import check_override
 from qnnsweep.conf.masking import MASK, mask_secrets, names_secret
 from qnnsweep.conf.names import AXES, MASKED_NAMES
 from qnnsweep.conf.options import GROUPS, SHIPPED, Options
+from qnnsweep.conf.places import SAMPLES_KEYS
 from qnnsweep.conf.plan import SWEEP_KEYS, Plan, plan
+from qnnsweep.conf.sampled import absolute, code_of, with_samples
 from qnnsweep.conf.schema import DeviceConfig, Request
 from qnnsweep.conf.syntax import explain
 
@@ -51,7 +53,10 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
     """
     with parse(overrides, config_dirs) as parsed:
         swept = [key for key, values in parsed.values.items() if len(values) > 1]
-        planned = plan(_requests(parsed), swept=swept, folders=parsed.options.user_folders)
+        requests = list(_requests(parsed))
+        code = (code_of(place) for request in requests for place in (request.samples, request.calibration))
+        folders = dict.fromkeys((*parsed.options.user_folders, *filter(None, code)))
+        planned = plan(requests, swept=swept, folders=tuple(folders))
         _check_schemes_of_tolerances(planned, parsed.options)
         return planned
 
@@ -213,6 +218,10 @@ def _options(override: Override, options: Options) -> Overrides:
 
 def _values(override: Override) -> Overrides:
     if not override.is_sweep_override():
+        place = override.value()
+        if override.key_or_group in SAMPLES_KEYS and isinstance(place, str | int | float):
+            written = place if isinstance(place, str) else str(override.input_line).partition("=")[2]  # such as 007
+            return (f"{override.get_key_element()}={_quoted_if_needed(absolute(written))}",)
         return (str(override.input_line),)
     return tuple(f"{override.get_key_element()}={Transformer.str(element)}" for element in _elements(override))
 
@@ -267,9 +276,20 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
         except RequestError as error:
             raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
         request.pool = [composed_device(device, *overridden) for device in selected]
-        yield request
+        yield with_samples(replace(request, model_words=_model_words(cell, options)))
+
+
+def _model_words(cell: Overrides, options: Options) -> list[str]:
+    """Return the overrides that select the model of a cell and its samples; none if the model's name says it all."""
+    keys = [override.lstrip("+~").partition("=")[0] for override in cell]
+    names = [_parse([override])[0].value() for key, override in zip(keys, cell, strict=True) if key == "model"]
+    if not any(name in options.named for name in names) and not {*keys} & {*SAMPLES_KEYS}:
+        return []
+    of_model = (override for key, override in zip(keys, cell, strict=True) if key.startswith(("model.", *SAMPLES_KEYS)))
+    words = [f"model={_quoted_if_needed(options.portable_name('model', str(name)))}" for name in names]
+    return [*words, *mask_secrets(list(of_model), MASKED_NAMES)]
 
 
 def _quoted_if_needed(text: str) -> str:
     """Return `text` unchanged if Hydra parses it as this text without quotes. Otherwise return it in quotes."""
-    return text if re.fullmatch(r"[\w./-]+", text) and _parse([f"x={text}"])[0].value() == text else quoted(text)
+    return text if re.fullmatch(r"[\w./:-]+", text) and _parse([f"x={text}"])[0].value() == text else quoted(text)

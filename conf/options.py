@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeGuard, cast
 
@@ -12,6 +12,7 @@ import yaml
 
 from qnnsweep.conf.errors import RequestError, did_you_mean, one_of, printable
 from qnnsweep.conf.limits import check_file
+from qnnsweep.conf.named import FORMS, NamedModel, named_model
 from qnnsweep.conf.names import AXES
 from qnnsweep.conf.toolchains import toolchains_folder
 
@@ -36,6 +37,8 @@ class Options:
     links: Path
     toolchains: tuple[Path, ...] = ()
     """The folder of the toolchains that `qnnsweep toolchain add` prepared, if there is one."""
+    named: dict[str, NamedModel] = field(default_factory=dict[str, NamedModel])
+    """The models by name that were selected, by the names of their options."""
 
     @classmethod
     def of(cls, config_dirs: Sequence[Path], *, links: Path) -> "Options":
@@ -67,14 +70,20 @@ class Options:
 
     @property
     def user_folders(self) -> tuple[Path, ...]:
-        """The folders of the user's own options: `config_dirs`, and the folders of files that were selected by path."""
-        files = (link.resolve().parent for link in sorted(self.links.glob("*/*.yaml")))
-        return tuple(dict.fromkeys((*self.config_dirs, *files)))
+        """The folders of the user's own options and code.
+
+        They are `config_dirs`, the folders of files that were selected by path, and those of the code of models that
+        were selected by name.
+        """
+        files = (link.resolve().parent for link in sorted(self.links.glob("*/*.yaml")) if link.is_symlink())
+        code = (model.folder for model in self.named.values() if model.folder is not None)
+        return tuple(dict.fromkeys((*self.config_dirs, *files, *code)))
 
     def name(self, group: str, value: object) -> str:
         """Return the name of the option that `group=value` selects. Raises RequestError if there is no such option.
 
-        If `value` is the path of a file, the option's name is the file's stem.
+        If `value` is the path of a file, the option's name is the file's stem. If `value` is a model by name, such as
+        `timm:resnet18`, its option is written to `links`.
         """
         options = self.files[group]
         if not isinstance(value, str) or not value:
@@ -86,7 +95,11 @@ class Options:
         if value.endswith(".yaml"):
             return self._link(group, Path(value).expanduser())
         if value not in options:
+            if group == "model" and (model := named_model(value, self.config_dirs)):
+                return self._write(model)
             problem = f"no such {group}; {did_you_mean(value, options)}{one_of(options)}"
+            if group == "model":
+                problem += f"; or a model by name: {', '.join(FORMS)}"
             if group == "toolchain":
                 problem += "; prepare others with `qnnsweep toolchain add`"
             raise RequestError(problem, key=group, value=printable(value))
@@ -136,6 +149,8 @@ class Options:
 
     def portable_name(self, group: str, name: str) -> str:
         """Return a value that selects the option in any process: its name, or the absolute path of a given file."""
+        if group == "model" and name in self.named:
+            return self.named[name].selector
         file = self.files[group][name]
         return str(file.resolve()) if self.links in file.parents else name
 
@@ -149,6 +164,26 @@ class Options:
             link.parent.mkdir(exist_ok=True)
             link.symlink_to(file.resolve())
         return file.stem
+
+    def _write(self, model: NamedModel) -> str:
+        """Write the option of a model by name, and return its name. Raises RequestError if the name is taken.
+
+        If a model of the shipped folder or of the user's folders has the name, the library is added to it.
+        """
+        if model.option in self.files["model"] and model.option not in self.named:
+            model = model.with_long_name
+        file = self.links / "model" / f"{model.option}.yaml"
+        known = self.files["model"].setdefault(model.option, file)
+        if self.named.setdefault(model.option, model) != model or known != file:
+            taken = self.named[model.option].selector if known == file else printable(known)
+            problem = (
+                f"{printable(taken)} has the same name, {printable(model.name)}; give this one another name: "
+                f"`qnnsweep init model {printable(model.selector)} --name NAME` writes its file of configuration"
+            )
+            raise RequestError(problem, key="model", value=printable(model.selector))
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(model.yaml)
+        return model.option
 
 
 def _has_text_keys(value: object) -> TypeGuard[dict[str, object]]:

@@ -329,9 +329,18 @@ class Request:
     pool: list[DeviceConfig] = field(default_factory=list[DeviceConfig], metadata={"is_key": False})
     """The farm's devices, composed from the names in `farm.devices`. This field is not a configuration key."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
+    model_words: list[str] = field(default_factory=list[str], metadata={"is_key": False})
+    """The overrides that select the model and its samples, if it is selected by name or has samples from files, for
+    commands that are shown. This field is not a configuration key."""
     searched_samples: Count | None = field(default=None, metadata={"is_key": False})
     """Of a repair: the number of evaluation samples, the first ones, that the search uses. This field is not a
     configuration key."""
+    samples: str | None = None
+    """The place of the model's samples: a folder of images, a file .npy, .npz, .safetensors or .txt, a function
+    `FILE.py:FUNCTION`, or `photographs`; see docs/models.md. With null, the samples are those of the model's
+    configuration, and random numbers for a model by name. Without `calibration`, some of the samples calibrate."""
+    calibration: str | None = None
+    """The place of the samples that calibrate, as `samples`."""
     reuse: Reuse = Reuse.programs
     """With `capture`, measurements of earlier runs on the same device are reused. The tables name these runs."""
     try_impossible: bool = False

@@ -30,6 +30,7 @@ _JSON, _DEBUG, _STORE = ("json_", Json, False), ("debug", Debug, False), ("artif
 _STORE_OF_SWEEP = ("artifacts", ArtifactsOfSweep, None)
 ON_SWEEP: Shared = (_OVERRIDES, _FOLDERS), (_JSON, _DEBUG, _STORE_OF_SWEEP)
 ON_SWEEP_UNTIL_STOPPED: Shared = (_OVERRIDES, _FOLDERS), (_DEBUG, _STORE_OF_SWEEP)
+ON_FILES: Shared = (_OVERRIDES, _FOLDERS), (_JSON, _DEBUG)
 ON_OWN_WORDS: Shared = (), (_JSON, _DEBUG, _STORE_OF_SWEEP)
 ON_STORE: Shared = (), (_JSON, _DEBUG, _STORE)
 ON_STORE_UNTIL_STOPPED: Shared = (), (_DEBUG, _STORE)

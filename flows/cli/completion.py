@@ -11,6 +11,7 @@ from pathlib import Path
 import typer
 
 from qnnsweep.conf.errors import QnnsweepError
+from qnnsweep.conf.places import PHOTOGRAPHS, SAMPLES_KEYS
 from qnnsweep.conf.toolchains import KEYS
 
 
@@ -62,10 +63,14 @@ def _values(ctx: typer.Context, key: str, value: str) -> Iterator[str]:
 
 def _choices(key: str, config_dirs: Iterable[Path]) -> list[str]:
     from qnnsweep.conf.describe import choices
+    from qnnsweep.conf.named import KINDS
     from qnnsweep.conf.options import GROUPS, Options
 
+    if key in SAMPLES_KEYS:
+        return [PHOTOGRAPHS]
     if key not in GROUPS:
         return choices(key)
     with suppress(QnnsweepError), tempfile.TemporaryDirectory() as links:
-        return sorted(Options.of(list(config_dirs), links=Path(links)).files[key])
+        names = sorted(Options.of(list(config_dirs), links=Path(links)).files[key])
+        return [*names, *KINDS] if key == "model" else names
     return []

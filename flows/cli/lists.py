@@ -1,10 +1,12 @@
 """The command `qnnsweep list`: the names that other commands accept."""
 
+import itertools
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -28,6 +30,7 @@ class Kind(Enum):
 
 
 _GROUPS = {Kind.models: "model", Kind.schemes: "scheme", Kind.socs: "soc", Kind.devices: "device"}
+_MOST_INPUTS = 3
 _OPERATOR = ("model", "operator", "target", "module_path")
 
 
@@ -39,11 +42,14 @@ def list_(
 
     The operators are those of the latest run.
     """
+    from qnnsweep.conf.named import FORMS
+
     rows = _listed(kind, words.store, words.config_dirs)
     table = plain_table(*(rows[0] if rows else (f"no {kind.value}",)))
     for row in rows:
         table.add_row(*(Text(str(value)) for value in row.values()))
-    return Output(contents={kind.value: rows}, parts=[table])
+    notes = [f"and by name: {', '.join(FORMS)}; see docs/models.md"] if kind is Kind.models else []
+    return Output(contents={kind.value: rows}, parts=[table, *notes])
 
 
 def _listed(kind: Kind, store: "Store", config_dirs: Sequence[Path]) -> list[Mapping[str, str | int | None]]:
@@ -58,7 +64,34 @@ def _options(group: str, config_dirs: Sequence[Path]) -> list[Mapping[str, str |
 
     with tempfile.TemporaryDirectory() as links:
         files = Options.of(config_dirs, links=Path(links)).files[group]
-    return [{group: name, "file": str(file)} for name, file in sorted(files.items())]
+    described = _described if group == "model" else _nothing
+    return [{group: name, **described(file), "file": str(file)} for name, file in sorted(files.items())]
+
+
+def _nothing(_: Path) -> dict[str, str]:
+    return {}
+
+
+def _described(file: Path) -> dict[str, str]:
+    """Return what a model is, by the first sentence of the comment in its file, and its inputs."""
+    import yaml
+
+    text, inputs = file.read_text(errors="replace"), list[str]()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+    about = " ".join(line.lstrip("# ") for line in comment).partition(". ")[0].rstrip(".")
+    with suppress(yaml.YAMLError, AttributeError, TypeError, KeyError):  # a run reports a mistake
+        inputs = list(_inputs(yaml.safe_load(text)))
+    others = len(inputs) - _MOST_INPUTS
+    named = [*inputs[:_MOST_INPUTS], f"{others} others"] if others > 1 else inputs
+    return {"about": about, "inputs": ", ".join(named)}
+
+
+def _inputs(contents: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the inputs of a model, and those of its methods."""
+    for part in (contents, *(contents.get("methods") or ())):
+        for spec in part.get("inputs") or ():
+            name = spec["name"] if part is contents else f"{part['name']}/{spec['name']}"
+            yield f"{name} {spec.get('dtype', 'float32')} {'×'.join(map(str, spec['shape']))}"
 
 
 def _runs(store: "Store") -> list[Mapping[str, str | int | None]]:

@@ -16,6 +16,7 @@ from qnnsweep.flows.cli import (
     bisect,
     cache,
     diff,
+    init,
     lists,
     plan,
     qualify,
@@ -28,6 +29,7 @@ from qnnsweep.flows.cli import (
     ui,
 )
 from qnnsweep.flows.cli.command import (
+    ON_FILES,
     ON_MACHINE,
     ON_MACHINE_SILENT,
     ON_OWN_WORDS,
@@ -70,6 +72,7 @@ COMMANDS = (
     Command(ui.ui, ON_STORE_UNTIL_STOPPED, "Serve the reports to browsers of this machine."),
 )
 GROUPS = (
+    (init.app, (Command(init.model, ON_FILES, exits=init.EXITS),)),
     (cache.app, (Command(cache.prune, ON_STORE), Command(cache.verify, ON_STORE))),
     (
         toolchain.app,
@@ -108,6 +111,7 @@ def _program(
 for _group, _commands in ((app, COMMANDS), *GROUPS):
     for _command in _commands:
         _command.add_to(_group)
+app.add_typer(init.app, name="init", short_help="Write the file of configuration of a model by name.")
 app.add_typer(cache.app, name="cache", short_help="Show, check and remove what is stored.")
 app.add_typer(toolchain.app, name="toolchain", short_help="Prepare, list and remove other QNN releases.")
 

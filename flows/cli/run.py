@@ -157,7 +157,7 @@ def _open(page: Path) -> None:
 
 def _output(result: "SweepResult", exit_code: int) -> Output:
     from qnnsweep.flows.runs.regressions import regressions_table
-    from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_table
+    from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_samples, summary_table
 
     facts, counts = result.run, result.counts
     copy = f"\n  here {result.page}" if "://" in facts.report else ""
@@ -165,6 +165,7 @@ def _output(result: "SweepResult", exit_code: int) -> Output:
     parts: list[RenderableType] = [summary_table(facts, result.cells, result.trends)]
     parts += [] if diagnoses is None else ["", diagnoses]
     parts += [] if regressions is None else [regressions]
+    parts += summary_samples(result.cells)
     parts.append(
         f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
         f"tables {facts.tables}\nreport {facts.report}{copy}"

@@ -20,7 +20,7 @@ def operator_tensors(
 
     `device` is the device's value, `reference` that of the edge graph from the model's inputs, and `on_host` the result
     of the operator on the host from the device's own inputs. If the value is quantized on the device, `quantized` has
-    the integers. `operator`: its name, or the path of the module that has only this operator. `sample`: None if none was
+    the integers. `operator`: its name, or the path of a module with this operator alone. `sample`: None if none was
     captured. Raises RequestError for an operator or a sample without a logged tensor.
     """
     names = {known.name: known.index for known in lowered.operators}

@@ -69,6 +69,12 @@ def photographs(
     return take(samples(), count, f"the {split} photographs")
 
 
+def pictures(split: str) -> Iterator[tuple[str, Image.Image]]:
+    """Yield the name and the RGB picture of every photograph of a split. Raises RequestError for an unknown split."""
+    for package, file in part(SPLITS, split):
+        yield file.rpartition(".")[0], _load(package, file)
+
+
 def _views(
     sources: Sequence[tuple[str, str]], side: int, size: int, resampling: Image.Resampling
 ) -> Iterator[tuple[str, Image.Image]]:

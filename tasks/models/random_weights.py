@@ -1,6 +1,7 @@
 """Random weights whose activations are realistic, not too small, and whose outputs are not all close to zero."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -16,15 +17,16 @@ def calibrate_random_weights(module: nn.Module, images: torch.Tensor) -> None:
     The batch norms of a new module have mean 0 and variance 1. If the activations have another mean and variance, they
     shrink from layer to layer until the outputs are close to zero, and the SNR of the outputs means nothing. The linear
     layer or convolution that is executed last is initialised again (some classifiers initialise it with zeros) and
-    scaled so that the spread of the module's outputs is `LOGIT_SPREAD`.
+    scaled so that the spread of the module's outputs is `LOGIT_SPREAD`, if the module returns one tensor.
 
     Uses torch's random generator, and leaves the module in eval mode.
     """
-    _measure_batch_norms(module, images)
+    measure_batch_norms(module, lambda: module(images))
     _spread_head(module, images)
 
 
-def _measure_batch_norms(module: nn.Module, images: torch.Tensor) -> None:
+def measure_batch_norms(module: nn.Module, call: Callable[[], object]) -> None:
+    """Set the statistics of every batch norm to those that it meets in `call`, which calls the module."""
     module.eval()  # dropout and stochastic depth stay off
     norms = [(norm, norm.momentum) for norm in module.modules() if isinstance(norm, BatchNorm)]
     for norm, _ in norms:
@@ -32,7 +34,7 @@ def _measure_batch_norms(module: nn.Module, images: torch.Tensor) -> None:
         norm.momentum = None  # a cumulative average, not a moving one that still includes mean 0 and variance 1
         norm.train()
     with torch.no_grad():
-        module(images)
+        call()
     for norm, momentum in norms:
         norm.momentum = momentum
     module.eval()
@@ -41,7 +43,7 @@ def _measure_batch_norms(module: nn.Module, images: torch.Tensor) -> None:
 def _spread_head(module: nn.Module, images: torch.Tensor) -> None:
     with torch.no_grad():
         head = _last_layer(module, images)
-        if head is None:
+        if head is None or not isinstance(module(images), torch.Tensor):
             return
         nn.init.normal_(head.weight, std=1 / math.sqrt(head.weight[0].numel()))
         if head.bias is not None:

@@ -145,6 +145,9 @@ class CellRow:
     """What the accuracy is, what costs most of it, and how good the device itself is, in one or two sentences."""
     weights: str | None
     """Where the weights come from: pretrained, trained, random, unstated, or the model's own `weights_origin`."""
+    samples_origin: str | None
+    """Where the samples come from: files, and how they were prepared and divided, or random numbers; null if the data
+    source does not say it."""
     export_s: Seconds | None
     """Duration of the export. All cells of the model share one export."""
     quantize_s: Seconds | None

@@ -154,6 +154,7 @@ class ModelFacts:
     # converted, from which dtype.
     weights: str
     driven: Driven | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # None for a model without states
+    samples: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # origin, if the data sources say it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,6 +19,8 @@ MEASURES: Mapping[str, str] = {
     "observer effect": "The SNR of the debug program's final outputs against those of the shipping program: what "
     "logging the operators changes. ∞ means nothing, -∞ that an output of one program is NaN or zero.",
     "weights": "Where the model's weights come from. With random weights, accuracy has no meaning.",
+    "origin of samples": "Where the samples come from, and how they were prepared and divided. With random numbers, "
+    "the accuracy on real data can be another.",
     "inference time": "The shipping program's mean time for one sample by the runner's clock: the median over all "
     "samples. A time of the simulator says nothing about a device.",
     "DDR read": "The bytes that the program reads from DRAM, by the compiler's count.",

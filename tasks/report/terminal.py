@@ -77,6 +77,16 @@ def summary_diagnoses(cells: Sequence[records.Row]) -> Diagnoses | None:
     return Diagnoses(diagnoses=diagnoses) if diagnoses else None
 
 
+def summary_samples(cells: Sequence[records.Row]) -> list[str]:
+    """Return a line per model whose data source says where the samples are from, with that and its random weights."""
+    lines: dict[str, None] = {}
+    for cell in cells:
+        if origin := cell.get("samples_origin"):
+            weights = "random weights, " if "random" in str(cell["weights"]).split(", ") else ""
+            lines[display.printable(f"{cell['model']}: {weights}samples: {origin}")] = None
+    return [*lines]
+
+
 def _by_diagnosis(cells: Sequence[records.Row]) -> dict[tuple[str, str, str], list[records.Row]]:
     """Return the cells that were compared, by model, scheme and diagnosis. Other diagnoses only repeat a note."""
     by_diagnosis: dict[tuple[str, str, str], list[records.Row]] = defaultdict(list)

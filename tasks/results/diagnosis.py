@@ -1,6 +1,7 @@
 """The sentence that says what a cell's accuracy is, what costs most of it, and which command to type next."""
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from qnnsweep.tasks.numerics.reported import reported_output
@@ -35,7 +36,8 @@ def _next(cell: CellResult) -> Iterator[str]:
         return  # the candidates are those of a program with one method
     first = next(iter(candidates(comparison, lowered, request.scheme)), None)
     if first is not None:
-        words = [f"model={request.model.name}", f"scheme={request.scheme.name}"]
+        model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
+        words = [*model, f"scheme={request.scheme.name}"]
         words += [f"soc={request.soc.name}"] if request.soc else []
         cure = f"{first.description}: {first.predicted_db:+.1f} dB predicted"
         yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."

@@ -103,6 +103,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     request, comparison = cell.request, cell.comparison
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     methods = lowered.methods if lowered else ()
+    delegation = [row for method in methods for row in method.delegation]
     debug_bytes = sum(method.debug_program.size for method in methods if method.debug_program)
     operators = comparison.operators if comparison else ()
     with_conversions = (*operators, *comparison.requantized) if comparison else ()
@@ -122,6 +123,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         reason=judged.reason,
         diagnosis=diagnosis(cell, judged),
         weights=exported.model.weights if exported else None,
+        samples_origin=exported.model.samples if exported else None,
         export_s=_seconds(exported, "export"),
         quantize_s=_seconds(quantized, "quantize"),
         edge_s=_seconds(lowered, "edge"),
@@ -132,10 +134,8 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         outputs_sha256=_outputs_sha256(capture) if capture else None,
         pte_bytes=lowered.program.size if lowered else None,
         debug_pte_bytes=debug_bytes or None,
-        delegated_nodes=sum(row.delegated for method in methods for row in method.delegation) if lowered else None,
-        non_delegated_nodes=sum(row.not_delegated for method in methods for row in method.delegation)
-        if lowered
-        else None,
+        delegated_nodes=sum(row.delegated for row in delegation) if lowered else None,
+        non_delegated_nodes=sum(row.not_delegated for row in delegation) if lowered else None,
         delegated_subgraphs=sum(method.delegated_subgraphs for method in methods) if lowered else None,
         spill_bytes=_compile_fact(methods, "spill_bytes"),
         fill_bytes=_compile_fact(methods, "fill_bytes"),

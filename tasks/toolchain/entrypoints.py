@@ -22,6 +22,7 @@ from qnnsweep.tasks.records import (
     ModelFacts,
     OtherReference,
     QuantizedModel,
+    TensorSpec,
 )
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
@@ -41,6 +42,12 @@ def check_model(model: ModelConfig) -> None:
     from qnnsweep.tasks.toolchain import export
 
     export.check_model(model)
+
+
+def positional_inputs(model: ModelConfig) -> tuple[TensorSpec, ...]:
+    from qnnsweep.tasks.toolchain import export
+
+    return export.positional_inputs(model)
 
 
 def check_overrides(exported: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> None:

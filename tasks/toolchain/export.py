@@ -11,6 +11,7 @@ from qnnsweep.tasks.records import ExportedMethod, ExportedModel, ModelFacts, Te
 from qnnsweep.tasks.records.keys import METHOD, tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.calls import operator_calls
+from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.io_mistakes import mistaken_answers
 from qnnsweep.tasks.toolchain.methods import Method, eager_answer, methods_of_model
 from qnnsweep.tasks.toolchain.repeatable import (
@@ -24,6 +25,7 @@ from qnnsweep.tasks.toolchain.repeatable import (
 )
 from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs, left_out, outputs_by_sample, put_tensors
 from qnnsweep.tasks.toolchain.trace import traced
+from qnnsweep.tasks.toolchain.user_code import created_module
 from qnnsweep.tasks.toolchain.writes import lost_writes
 
 
@@ -36,9 +38,25 @@ def export_model(model: ModelConfig, store: Store) -> ExportedModel:
     methods = [*methods_of_model(model, store)]
     weights = dict.fromkeys(text for method in methods for text in _origin(method))
     return ExportedModel(
-        model=ModelFacts(name=model.name, weights=", ".join(weights), driven=methods[0].driven),
+        model=ModelFacts(
+            name=model.name, weights=", ".join(weights), driven=methods[0].driven, samples=_samples_origin(methods)
+        ),
         methods=tuple(_exported(method, store) for method in methods),
     )
+
+
+def _samples_origin(methods: Sequence[Method]) -> str | None:
+    """Return where the samples are from, in words of the data sources; None if they do not say it."""
+    evaluation, calibration = (
+        "; ".join(dict.fromkeys(str(sample["origin"]) for sample in samples if sample.get("origin")))
+        for samples in (
+            [sample for method in methods for sample in method.evaluation],
+            [sample for method in methods for sample in method.calibration],
+        )
+    )
+    if not calibration or calibration == evaluation:
+        return evaluation or None
+    return "; ".join(filter(None, (evaluation, f"calibrated with {calibration}")))
 
 
 def check_model(model: ModelConfig) -> None:
@@ -54,6 +72,26 @@ def _origin(method: Method) -> list[str]:
     """Return where the weights come from, and from which dtypes they were converted."""
     converted = [f"converted from {' and '.join(method.narrow)} to float32"] if method.narrow else []
     return [str(getattr(method.module, "weights_origin", "unstated")), *converted]
+
+
+def positional_inputs(model: ModelConfig) -> tuple[TensorSpec, ...]:
+    """Return the inputs that a configuration of the model can list; none if `forward` needs other structures.
+
+    Raises RequestError like `check_model`.
+    """
+    make_deterministic()
+    (method,) = methods_of_model(model)
+    own = created_module(model)
+    with torch.no_grad():
+        inputs = method.arguments("evaluation")[0]
+        expected = flat_outputs(eager_answer(method.model, method.module, copies(inputs)))
+        try:
+            found = flat_outputs(eager_answer(model, own, copies(inputs)))
+        except RequestError:  # the inputs are not the first arguments of `forward`
+            return ()
+    if list(found) != list(expected) or not all(map(torch.equal, found.values(), expected.values())):
+        return ()
+    return tuple(TensorSpec(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in method.model.inputs)
 
 
 def _exported(method: Method, store: Store) -> ExportedMethod:

@@ -16,7 +16,7 @@ from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.flat_module import with_flat_inputs, with_forward
 from qnnsweep.tasks.toolchain.float32 import NARROW, in_float32, narrow_dtypes, widened
 from qnnsweep.tasks.toolchain.refusals import place_of
-from qnnsweep.tasks.toolchain.samples import Sample, configured_samples, sourced, template_of
+from qnnsweep.tasks.toolchain.samples import Sample, configured_samples, given_place, sourced, template_of
 from qnnsweep.tasks.toolchain.sequences import driven_samples
 from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs
 from qnnsweep.tasks.toolchain.user_code import created_module
@@ -112,7 +112,7 @@ def _sampled(name: str | None, model: ModelConfig, module: torch.nn.Module, narr
         )
     sources = (("evaluation", model.evaluation), ("calibration", model.calibration))
     given = {
-        split: (f"model.{split}.source={data.source}: sample", sourced(split, data))
+        split: (f"{given_place(split, data)}: sample", sourced(split, data))
         for split, data in sources
         if data is not None
     }

@@ -47,8 +47,13 @@ def naming_nodes() -> Iterator[None]:
         raise
 
 
-def _place(error: Exception) -> str | None:
-    """Return the node in the innermost call that has one, with its line; None if no call has a node with a line."""
+def _place(error: BaseException) -> str | None:
+    """Return the node in the innermost call that has one, with its line; None if no call has a node with a line.
+
+    The calls of the error that caused this one are further in.
+    """
+    if error.__cause__ is not None and (place := _place(error.__cause__)) is not None:
+        return place
     frame, place = error.__traceback__, None
     while frame is not None:
         node = frame.tb_frame.f_locals.get("node", frame.tb_frame.f_locals.get("n"))

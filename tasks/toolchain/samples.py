@@ -12,6 +12,7 @@ import torch
 
 from qnnsweep.conf.errors import did_you_mean, printable
 from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.conf.named import SOURCE
 from qnnsweep.tasks.errors import QnnsweepError, RequestError
 from qnnsweep.tasks.toolchain.structures import named_leaves, with_leaves
 from qnnsweep.tasks.toolchain.tensors import dtype_name
@@ -37,11 +38,20 @@ def sourced(split: str, data: DataConfig) -> list[Sample]:
     return samples
 
 
+def given_place(split: str, data: DataConfig) -> str:
+    """Return the key and the value that a user gave for the samples of a split, for messages."""
+    place = data.arguments.get("samples") if data.source == SOURCE else None
+    if place is None:
+        return f"model.{split}.source={data.source}"
+    is_shared = split == "evaluation" or data.arguments.get("counts") is not None
+    return f"{'samples' if is_shared else 'calibration'}={printable(place)}"
+
+
 def configured_samples(model: ModelConfig, split: str, data: DataConfig) -> list[Sample]:
     """Return the samples of a model that states its inputs, checked. Raises RequestError at the first wrong one."""
     samples = sourced(split, data)
     for number, sample in enumerate(samples):
-        _check_sample(model, f"model.{split}.source={data.source}: sample {number}", sample)
+        _check_sample(model, f"{given_place(split, data)}: sample {number}", sample)
     return samples
 
 

@@ -14,24 +14,36 @@ from importlib.machinery import ModuleSpec
 from importlib.util import resolve_name
 from pathlib import Path
 
-from qnnsweep.conf.models import ModelConfig
+from qnnsweep.conf.models import DataConfig, ModelConfig
+from qnnsweep.conf.named import SOURCE as SAMPLES_SOURCE
+from qnnsweep.conf.places import is_function
 from qnnsweep.conf.user_files import SUFFIX
 from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.storage.digest import digest
+
+_LARGE_FOLDER_BYTES = 1 << 30
 
 
 def code_digest(model: ModelConfig) -> str:
     """Return the digest of the factories and data sources of a model and of its methods.
 
     It covers the code of the factories and the data sources (`functions_digest`), and the files and folders that their
-    arguments name. For a file, it covers the content; for a folder, the names and sizes of the files in it.
+    arguments name. For a file, it covers the content; for a folder, the names and contents of the files in it. A folder
+    of more than a GiB may take long to read: of its files, it covers the names, sizes and times of the last change.
     """
     methods = model.methods or []
     splits = [split for part in (model, *methods) for split in (part.calibration, part.evaluation) if split is not None]
     factories = [model.factory, *(method.factory for method in methods if method.factory is not None)]
     named = [model.arguments, *(method.arguments for method in methods), *(split.arguments for split in splits)]
     contents = [_content(path) for value in named for path in _paths(value)]
-    return digest([functions_digest([*factories, *(split.source for split in splits)]), contents])
+    functions = [*factories, *(split.source for split in splits), *_sample_functions(splits)]
+    return digest([functions_digest(functions), contents])
+
+
+def _sample_functions(splits: Sequence[DataConfig]) -> list[str]:
+    """Return the functions that the key `samples` or `calibration` of the request names."""
+    places = [split.arguments.get("samples") for split in splits if split.source == SAMPLES_SOURCE]
+    return [place for place in places if isinstance(place, str) and is_function(place)]
 
 
 def functions_digest(functions: Sequence[str]) -> str:
@@ -160,8 +172,18 @@ def _paths(value: object) -> Iterator[Path]:
 
 
 def _content(path: Path) -> object:
-    """Return the SHA-256 of a file. For a folder (it may have many gigabytes), return its files' names and sizes."""
+    """Return the SHA-256 of a file, and for a folder what identifies its files; see `code_digest`."""
     if path.is_file():
-        with path.open("rb") as file:  # weights may be larger than memory
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    return [[str(file.relative_to(path)), file.stat().st_size] for file in sorted(path.rglob("*")) if file.is_file()]
+        return _sha256(path)
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    stats = [file.stat() for file in files]
+    if sum(stat.st_size for stat in stats) > _LARGE_FOLDER_BYTES:
+        facts: list[object] = [[stat.st_size, stat.st_mtime_ns] for stat in stats]
+    else:
+        facts = [_sha256(file) for file in files]
+    return [[str(file.relative_to(path)), fact] for file, fact in zip(files, facts, strict=True)]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:  # weights may be larger than memory
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -6,17 +6,14 @@ import pytest
 
 from tests.conf.conftest import Refused
 
+KEYS = (
+    "there are: artifacts, backend, budget, by_operator, cache_folder, calibration, certificate, device, farm, limits, "
+    "masked_names, measure, model, object_store, prefect, retention, reuse, samples, schedule, scheme, soc, target, "
+    "tolerance, toolchain, trend, try_impossible"
+)
 REFUSALS = {
-    "modle=x": (
-        "modle: no such key; did you mean model? there are: artifacts, backend, budget, by_operator, cache_folder, "
-        "certificate, device, farm, limits, masked_names, measure, model, object_store, prefect, retention, reuse, "
-        "schedule, scheme, soc, target, tolerance, toolchain, trend, try_impossible"
-    ),
-    "measur.iterations=3": (
-        "measur: no such key; did you mean measure? there are: artifacts, backend, budget, by_operator, cache_folder, "
-        "certificate, device, farm, limits, masked_names, measure, model, object_store, prefect, retention, reuse, "
-        "schedule, scheme, soc, target, tolerance, toolchain, trend, try_impossible"
-    ),
+    "modle=x": f"modle: no such key; did you mean model? {KEYS}",
+    "measur.iterations=3": f"measur: no such key; did you mean measure? {KEYS}",
     "measure.iteration=3": (
         "measure.iteration: no such key; did you mean iterations? in measure: budget, debug_buffer_bytes, "
         "dump_operators, iterations, metrics, operator_samples, performance_mode, profile_level, references, replay, "
@@ -41,12 +38,7 @@ REFUSALS = {
     "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",
     "limits.child_memory_gib=lots": "limits.child_memory_gib=lots: a number",
     "measure.references=exported": "measure.references=exported: a list, each item text",
-    "pool=[]": (
-        "pool: no such key; there are: artifacts, backend, budget, by_operator, cache_folder, certificate, device, "
-        "farm, limits, masked_names, measure, "
-        "model, object_store, prefect, retention, reuse, schedule, scheme, soc, target, tolerance, toolchain, trend, "
-        "try_impossible"
-    ),
+    "pool=[]": f"pool: no such key; {KEYS}",
 }
 
 

@@ -54,6 +54,7 @@ _WAIT = "does not change the outputs"
 _SWEEP = "how a sweep runs, not its results"
 _NIGHTS = "applied to the finished rows"
 _REPAIR = "the target and the limits of a repair, whose cells have their own keys"
+_SOURCES = "the data sources of the model, which follow from it, are in the key"
 
 REQUEST = (
     same("model.name", "another", NONE, _LABEL),
@@ -185,6 +186,9 @@ REQUEST = (
     same("budget.spill_bytes", 0, NONE, _REPAIR),
     same("certificate.samples", 2, NONE, _REPAIR),
     same("searched_samples", 2, LOWER_ON, "the samples to capture are chosen among these"),
+    same("samples", "photographs", NONE, _SOURCES),
+    same("calibration", "photographs", NONE, _SOURCES),
+    same("model_words", ["model=another"], NONE, "shown in commands only"),
     same("retention.keep_runs", 1, NONE, _SWEEP),
     same("retention.keep_days", 1.0, NONE, _SWEEP),
     same("retention.max_gib", 1.0, NONE, _SWEEP),

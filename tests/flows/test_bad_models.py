@@ -34,7 +34,8 @@ ERRORS = {
     "factory_raises": "model.factory=bad_models:refuse: ValueError: no such width",
     "forward_raises": (
         "the model forward_raises cannot run on an evaluation sample: RuntimeError: mat1 and mat2 shapes cannot be "
-        "multiplied (8x8 and 3x1); correct its forward, or the arguments of model.factory=bad_models:Narrow"
+        "multiplied (8x8 and 3x1) at `return image @ torch.zeros(3, 1)` (bad_models.py:9); correct its forward, or the "
+        "arguments of model.factory=bad_models:Narrow"
     ),
     "wrong_shape": (
         "model.evaluation.source=bad_models:wide_samples: sample 0: input image is float32[1, 1, 9, 9]; "

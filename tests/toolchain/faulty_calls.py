@@ -46,6 +46,25 @@ def raise_key_error() -> None:
     raise KeyError("absent")
 
 
+def raise_in_a_pass() -> None:
+    """Run a pass that fails at a node, as an edge program's passes do."""
+    import torch
+    from torch.fx.passes.infra.pass_manager import PassManager
+
+    from qnnsweep.tasks.toolchain.nodes import naming_nodes
+
+    def reads_scales(module: torch.fx.GraphModule) -> None:
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                node.meta["stack_trace"] = 'File "/home/me/net.py", line 8, in forward\n    return x * 2'
+                node.meta["scale"]
+
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(torch.mul, (graph.placeholder("x"), 2)))
+    with naming_nodes():
+        PassManager(passes=[reads_scales])(torch.fx.GraphModule({}, graph))
+
+
 def raise_without_a_word() -> None:
     raise AssertionError
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from qnnsweep.conf.models import DataConfig, ModelConfig
+from qnnsweep.conf.named import SOURCE
 from qnnsweep.tasks.toolchain import source_digest
 from qnnsweep.tasks.toolchain.source_digest import code_digest, names_of_distributions
 
@@ -200,17 +203,41 @@ def test_this_projects_own_models_are_read_as_files() -> None:
     assert source.name == "digits.py"
 
 
-def test_of_a_folder_the_names_and_sizes_of_its_files_count(folder: Path) -> None:
+def test_of_a_folder_the_names_and_contents_of_its_files_count(folder: Path) -> None:
     model = config(folder)
     model.arguments = {"images": str(folder / "images")}
     digests = [code_digest(model)]
-    for name, text in (("one.bin", "12"), ("two.bin", "1"), ("deep/three.bin", "")):
+    for name, text in (("one.bin", "12"), ("two.bin", "1"), ("two.bin", "2"), ("deep/three.bin", "")):
         (folder / "images" / name).parent.mkdir(exist_ok=True)
         (folder / "images" / name).write_text(text)
         digests.append(code_digest(model))
-    assert len(set(digests)) == 4
-    (folder / "images" / "two.bin").write_text("2")
+    assert len(set(digests)) == 5
+    (folder / "images" / "two.bin").touch()
     assert code_digest(model) == digests[-1]
+
+
+def test_a_folder_with_too_much_to_read_is_known_by_sizes_and_times(folder: Path) -> None:
+    model = config(folder)
+    model.arguments = {"images": str(folder / "images")}
+    large = folder / "images" / "large.bin"
+    large.touch()
+    os.truncate(large, 3 << 30)  # a sparse file
+    begin = time.monotonic()
+    before = code_digest(model)
+    os.utime(large, (1, 1))
+    assert (code_digest(model) != before, time.monotonic() - begin < 1) == (True, True)
+
+
+def test_the_code_of_a_function_that_yields_samples_counts_although_no_argument_is_a_file(folder: Path) -> None:
+    model = config(folder)
+    function = folder / "given.py"
+    function.write_text("import mine.layers\n\ndef samples(count):\n    return range(count)\n")
+    model.evaluation = DataConfig(source=SOURCE, arguments={"samples": f"{function}:samples"})
+    digests = [code_digest(model)]
+    for changed in (function, folder / "mine" / "layers.py"):
+        changed.write_text(changed.read_text() + "# changed\n")
+        digests.append(code_digest(model))
+    assert len(set(digests)) == 3
 
 
 def test_a_word_that_is_also_a_folder_here_is_only_a_word(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ guard (`guard.py`) is the parent of every worker and of every fork.
 
 import gc
 import os
+import re
 import socket
 import sys
 import traceback
@@ -24,6 +25,7 @@ from qnnsweep.tasks.toolchain.workers.messages import Answer, Raised, Receiver, 
 from qnnsweep.tasks.toolchain.workers.output import flush_native_output
 from qnnsweep.tasks.toolchain.workers.program import serve_program
 
+_OF_A_PASS = re.compile(r"An error occurred when running the '(\w+)' pass after")
 _MOST_DESCRIPTORS = 3
 """The most connections of a process that is requested."""
 
@@ -120,9 +122,19 @@ def _answer(data: bytes, value: tuple[Any, ...]) -> Answer:
         refusal = shortage_behind(error) or error
         if isinstance(refusal, RequestError | EnvironmentUnusable | EvidenceError | MachineFault):
             return Refused(refusal)
-        return Raised(type(error).__name__, _with_notes(error))
+        return _raised(error)
     finally:
         flush_native_output()
+
+
+def _raised(error: BaseException) -> Raised:
+    """Return an error as an answer. In place of the error of a manager of passes, return that of the pass."""
+    hidden, notes = error.__cause__, [*getattr(error, "__notes__", ())]
+    if hidden is not None and (matched := _OF_A_PASS.match(str(error))):
+        for note in (f"in the pass {matched[1]}", *notes):
+            hidden.add_note(note)
+        return _raised(hidden)
+    return Raised(type(error).__name__, _with_notes(error))
 
 
 def _with_notes(error: BaseException) -> str:

@@ -143,6 +143,15 @@ def test_a_python_exception_is_a_toolchain_error_with_stage_and_name_and_its_tra
     assert log.endswith("KeyError: 'absent'\n")
 
 
+def test_an_error_of_a_pass_is_told_with_the_pass_the_node_and_the_line(workers_with: WorkersWith) -> None:
+    with pytest.raises(ToolchainError) as raised:
+        workers_with().call("lower", faulty_calls.raise_in_a_pass)
+    assert (raised.value.cause, str(raised.value)) == (
+        "KeyError",
+        "lower failed: KeyError: 'scale'; in the pass reads_scales; at mul, `return x * 2` (net.py:8)",
+    )
+
+
 def test_an_exception_without_a_message_is_named_all_the_same(workers_with: WorkersWith) -> None:
     with pytest.raises(ToolchainError, match=r"^lower failed: AssertionError: AssertionError\(\)$"):
         workers_with().call("lower", faulty_calls.raise_without_a_word)
