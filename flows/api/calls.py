@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qnnsweep.conf.compose import quoted
 from qnnsweep.flows.api.process import call
-from qnnsweep.flows.api.result import Run
+from qnnsweep.flows.api.result import PathLike, Run
 from qnnsweep.tasks.errors import RequestError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PathLike = str | os.PathLike[str]
 Names = str | Sequence[str]
 
 
@@ -78,7 +78,7 @@ class DebugRun(Run):
 
 def debug(
     model: object,
-    samples: object,
+    samples: object = None,
     *,
     scheme: Names = "8a8w",
     soc: Names = "SM8650",
@@ -92,9 +92,11 @@ def debug(
     """Compile a model for an NPU, execute it, and find the operator and the cause that cost its accuracy.
 
     model: a `torch.nn.Module`, also one that is defined in a notebook, or a `torch.export.ExportedProgram`. It is
-        exported in evaluation mode here, and stays as it is.
+        exported in evaluation mode here, and stays as it is. Or a word as for `model=` on the command line: the path of
+        a `.pt2` file, `timm:resnet18`, `hf:FOLDER`, `my_net.py:make`, the name of a configured model.
     samples: a tensor, a tuple of the arguments of `forward`, a dict of them, or a list, a Dataset or a DataLoader of
-        these, with labels or without. If there are more than `count`, those between calibrate the scheme.
+        these, with labels or without. If there are more than `count`, those between calibrate the scheme. For a model
+        that is a word, also a place as for `samples=`; None means its own samples, or random numbers that say so.
     scheme, soc: names of configured schemes and SoCs. Several give a cell per combination; `fp16` needs no calibration.
     calibration: other samples, for the observers of quantized schemes, in the same forms.
     name: the model's name in the tables; by default that of its class.
@@ -105,13 +107,20 @@ def debug(
     The model and its samples are written to files in `artifacts`; `.facts.command` is the command line that repeats the
     run. Raises RequestError if the model cannot be exported or the samples do not fit it, with the reason and the line.
     """
-    from qnnsweep.tasks.toolchain.handed_over import hand_over
+    if isinstance(model, str | os.PathLike) and (samples is None or isinstance(samples, str | os.PathLike)):
+        places = {"samples": samples, "calibration": calibration}
+        named = [f"{key}={quoted(os.fspath(place))}" for key, place in places.items() if place is not None]
+        request, remarks = [f"model={os.fspath(model)}", *named], ()
+    else:
+        from qnnsweep.tasks.toolchain.handed_over import hand_over
 
-    given = hand_over(model, samples, calibration, name=name, most=count, folder=Path(artifacts) / "models")
-    request = [f"--config-dir={given.folder}", f"model={given.name}"]
+        folder = Path(artifacts) / "models"
+        held = _created(os.fspath(model)) if isinstance(model, str | os.PathLike) else model
+        given = hand_over(held, samples, calibration, name=name, most=count, folder=folder)
+        request, remarks = [f"--config-dir={given.folder}", f"model={given.name}"], given.remarks
     words = [*request, f"scheme={_joined(scheme, 'scheme')}", f"soc={_joined(soc, 'soc')}"]
     found = _run("run", [*words, *overrides], artifacts, progress)
-    return DebugRun(found["run_id"], str(artifacts), request, given.remarks)
+    return DebugRun(found["run_id"], str(artifacts), request, remarks)
 
 
 def run(*overrides: str, artifacts: PathLike = "artifacts", progress: bool = True) -> Run:
@@ -195,6 +204,14 @@ def tensors(
         _run("tensors", [run_id, cell, operator, *options], artifacts, progress=False)
         with np.load(file) as arrays:
             return dict(arrays)
+
+
+def _created(word: str) -> object:
+    """Return the module that a word selects, as on the command line. Raises RequestError."""
+    from qnnsweep.conf.load import load
+    from qnnsweep.tasks.toolchain.user_code import created_module
+
+    return created_module(load([f"model={word}"]).cells[0].request.model)
 
 
 def _run(command: str, words: Sequence[str], artifacts: PathLike, progress: bool) -> dict[str, Any]:

@@ -114,5 +114,5 @@ def _notebook_line() -> Show | None:
         return None
     from IPython.display import Pretty, display  # pyright: ignore[reportMissingImports] - a notebook has it
 
-    handle = display(Pretty(""), display_id=True)
+    handle: Any = display(Pretty(""), display_id=True)
     return lambda line: handle.update(Pretty(line))

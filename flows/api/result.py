@@ -1,6 +1,7 @@
 """What a run found, for Python: its tables as data frames, its culprit, its sentences and its pages."""
 
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ from qnnsweep.tasks.storage.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
+PathLike = str | os.PathLike[str]
 _WIDTH = 120
 
 
@@ -56,7 +58,7 @@ class Culprit:
 class Run:
     """A run of one or several cells. A notebook shows its sentences and its error budget, a terminal its summary."""
 
-    def __init__(self, run_id: str, artifacts: str | Path = "artifacts") -> None:
+    def __init__(self, run_id: str, artifacts: PathLike = "artifacts") -> None:
         """Raises RequestError if there is no such run. `artifacts`: the folder of the store."""
         self._store = Store.at(str(artifacts))
         self.run_id = run_id

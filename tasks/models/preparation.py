@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from qnnsweep.conf.errors import did_you_mean, printable
 from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models import program_file
 from qnnsweep.tasks.models.optional import missing_extra
 from qnnsweep.tasks.models.torchvision_import import torchvision
 
@@ -126,7 +127,7 @@ def torchvision_transform(architecture: str) -> Any:
 def read_program(file: str) -> torch.export.ExportedProgram:
     """Return the program that `torch.export.save` wrote to a file. Raises RequestError if it cannot be read."""
     try:
-        return torch.export.load(file)
+        return program_file.program(file)
     except Exception as error:  # PyTorch raises anything
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise RequestError(

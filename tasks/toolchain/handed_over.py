@@ -28,7 +28,7 @@ from qnnsweep.tasks.toolchain.given_samples import MOST_CALIBRATION, MOST_UNSEEN
 from qnnsweep.tasks.toolchain.methods import Method, sampled_method
 from qnnsweep.tasks.toolchain.user_code import usable_module
 
-_READER = "qnnsweep.tasks.toolchain.program_file"
+_READER = "qnnsweep.tasks.models.program_file"
 _DIGITS = 12  # of the digest, in the name of a folder
 
 

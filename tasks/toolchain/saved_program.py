@@ -2,9 +2,9 @@
 
 import torch
 
+from qnnsweep.tasks.models.program_file import program
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.program_file import program
 
 
 def load_program(store: Store, blob: Blob) -> torch.export.ExportedProgram:
