@@ -15,7 +15,7 @@ class Net(torch.nn.Module):
         torch.manual_seed(0)
         self.linear = torch.nn.Linear(8, 8)
         self.embedding = torch.nn.Embedding(4, 8)
-        self.register_buffer("table", torch.arange(8.0))
+        self.table = torch.nn.Buffer(torch.arange(8.0))
 
 
 class Sinusoidal(Net):

@@ -17,6 +17,8 @@ class Out:
 
 
 class Net(torch.nn.Module):
+    weights_origin = "random"
+
     def __init__(self, cast: str, answer: str) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -43,9 +45,7 @@ class Net(torch.nn.Module):
 
 
 def build(dtype: str = "half", cast: str = "", answer: str = "") -> torch.nn.Module:
-    module = Net(cast, answer).to(DTYPES[dtype])
-    module.weights_origin = "random"
-    return module
+    return Net(cast, answer).to(DTYPES[dtype])
 
 
 def samples(count: int, dtype: str = "float32") -> Iterator[dict[str, Any]]:

@@ -29,13 +29,15 @@ class Frozen:
     sizes: tuple[int, int]
 
 
-class Net(torch.nn.Module):
+class Layers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.body = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
         self.head = torch.nn.Linear(8, 4)
 
+
+class Net(Layers):
     def forward(self, x: torch.Tensor) -> Any:
         h = self.body(x)
         return self.answer(self.head(h), h)
@@ -73,20 +75,20 @@ class ReturnsALocalClass(Net):
         return [Local(z), Pair(h)]
 
 
-class TakesADict(Net):
+class TakesADict(Layers):
     def forward(self, batch: dict[str, Any], scale: float = 1.0, *, flags: list[Any] | None = None) -> Any:
         flag = flags[0] if flags else True
         return self.head(self.body(batch["x"])) * scale + (batch["shift"][0] if flag else batch["shift"][1])
 
 
-class TakesClasses(Net):
+class TakesClasses(Layers):
     def forward(self, frozen: Frozen, pair: Pair, mode: str = "sum") -> Any:
         h = self.body(frozen.pixels.reshape(frozen.sizes)) + pair.logits
         assert pair.features is None
         return h.sum(-1) if mode == "sum" else h.mean(-1)
 
 
-class TakesAnything(Net):
+class TakesAnything(Layers):
     def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
         return (
             self.head(self.body(args[0] if args else kwargs["x"]))

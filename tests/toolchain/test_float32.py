@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from narrow_models import build, samples
+from narrow_models import build
+from narrow_models import samples as samples_of
 
 from qnnsweep.conf.models import DataConfig, InputConfig, MethodConfig, ModelConfig
 from qnnsweep.tasks.records import ExportedModel
@@ -24,17 +25,11 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def exported(store: Store, arguments: dict[str, str], sampled: str, **changes: Any) -> ExportedModel:
     data = DataConfig(source="narrow_models:samples", arguments={"dtype": sampled}, count=2)
+    samples: dict[str, Any] = {"calibration": data, "evaluation": data}
+    model = ModelConfig(name="net", factory="narrow_models:build", arguments=arguments, **samples | changes)
     threads = torch.get_num_threads()
     try:
-        return export_model(
-            ModelConfig(
-                name="net",
-                factory="narrow_models:build",
-                arguments=arguments,
-                **{"calibration": data, "evaluation": data} | changes,
-            ),
-            store,
-        )
+        return export_model(model, store)
     finally:
         torch.set_num_threads(threads)
 
@@ -70,7 +65,7 @@ def test_the_program_and_its_reference_compute_in_float32(
     assert {call.module_path for call in method.calls} >= {"body", "head"}
     module = build(dtype).float()
     eager = read_tensors(store, method.outputs_eager)
-    for number, sample in enumerate(samples(2, sampled)):
+    for number, sample in enumerate(samples_of(2, sampled)):
         with torch.no_grad():
             torch.testing.assert_close(eager[f"{number}/0"], module(sample["inputs"]["x"].float()))
 

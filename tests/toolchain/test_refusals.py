@@ -37,7 +37,7 @@ REFUSED = {
     ),
     "Misspells": (
         "the model Misspells cannot run on an evaluation sample: AttributeError: 'Misspells' object has no attribute "
-        "'liner' at `return self.liner(x)`; correct its forward, or the arguments of "
+        "'liner' at `return self.liner(x)  # type: ignore[operator]`; correct its forward, or the arguments of "
         "model.factory=untraceable_models:build"
     ),
 }
