@@ -17,9 +17,10 @@ _SETTINGS = ("quant_dtype", "observer", "symmetric", "per_channel", "block_size"
 """The settings of an override that a recipe can have, if the override selects a single node."""
 
 _QUANTIZER = {
+    "qnnsweep.tasks.toolchain.tensors": ("LARGEST_BIAS",),
     "qnnsweep.tasks.toolchain.overridden": ("roots", "_roots"),
     "qnnsweep.tasks.toolchain.backends.qnn.quantizer": (
-        *("_LARGEST_BIAS", "_annotation", "_result_spec", "_fixed", "_fit_bias", "_fits", "_has_weight"),
+        *("_annotation", "_result_spec", "_fixed", "_fit_bias", "_fits", "_has_weight"),
     ),
 }
 """The functions and constants of the quantizer that a recipe contains, by module. The modules are not imported."""

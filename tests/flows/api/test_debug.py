@@ -153,7 +153,7 @@ def test_bad(qnn):
 """
     (user.folder / "test_plates.py").write_text(test)
     (user.folder / "pytest.ini").write_text("[pytest]\n")
-    ran = user.shell("python -m pytest -q -p no:cacheprovider -p qnnsweep.flows.api.pytest_plugin test_plates.py")
+    ran = user.shell("python -m pytest -q -p no:cacheprovider test_plates.py")
     assert ran.returncode == 1, ran.stderr
     assert "1 failed, 1 passed" in ran.stdout
     assert "dB is below 90 dB" in ran.stdout

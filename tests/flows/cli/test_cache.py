@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -128,8 +129,10 @@ def test_a_prune_is_refused_while_a_sweep_runs(program: Program, artifacts: Path
         assert sweep.stderr is not None
         assert sweep.stderr.readline() == "1 cell to run, 0 impossible\n"
         assert sweep.stderr.readline().startswith(("export", "quantize"))
+        sweep.send_signal(signal.SIGSTOP)  # it cannot end before the prune has looked
         ran = program.run("cache", "prune", "--keep=0", f"--artifacts={artifacts}")
         assert sweep.poll() is None, "the sweep ended too soon"
+        sweep.send_signal(signal.SIGCONT)
         line = f"artifacts={artifacts}: a sweep is running there, so nothing was removed; try again when it has ended"
         assert (ran.returncode, ran.stderr) == (3, f"qnnsweep: {line}\n")
         out, error = sweep.communicate(timeout=300)
