@@ -40,8 +40,8 @@ def main() -> None:
     for cell in notebook.cells:
         parts.append(f'<div class="code"><pre>{html.escape(cell.source)}</pre></div>')
         for output in cell.outputs[-1:]:
-            shown = output.get("data", {}).get("text/html") or f"<pre>{html.escape(output.get('text', ''))}</pre>"
-            parts.append(shown)
+            data = output.get("data", {})
+            parts.append(data.get("text/html") or f"<pre>{html.escape(data.get('text/plain', ''))}</pre>")
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=sandbox)
