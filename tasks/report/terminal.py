@@ -21,6 +21,8 @@ _DROPPED_FIRST = ("lower s", "delegated / CPU", "pte KiB", "operators", "top-1 %
 _NOTE_CHARACTERS = 300  # the page has the whole note
 _MOST_DIAGNOSES = 8  # with more, only those of the cells that did not pass
 _SIDE_BY_SIDE_WIDTH = 100
+_OWN_SOC = "soc=\0"
+"""Stands for the SoC of a cell in the command of its diagnosis: cells that differ in it alone have one diagnosis."""
 
 
 def summary_table(run: RunFacts, cells: Sequence[records.Row], trends: Sequence[records.Row] = ()) -> OneLineTable:
@@ -73,6 +75,7 @@ def summary_diagnoses(cells: Sequence[records.Row]) -> Diagnoses | None:
     diagnoses: list[tuple[str, str]] = []
     for (model, scheme, diagnosis), rows in chosen.items():
         socs = ", ".join(" ".join(named(row, names)) for row in rows)
+        diagnosis = diagnosis.replace(_OWN_SOC, f"soc={','.join(dict.fromkeys(str(row['soc']) for row in rows))}")
         diagnoses.append((display.printable(f"{model} {scheme} {socs}"), display.printable(diagnosis)))
     return Diagnoses(diagnoses=diagnoses) if diagnoses else None
 
@@ -88,9 +91,13 @@ def summary_samples(cells: Sequence[records.Row]) -> list[str]:
 
 
 def _by_diagnosis(cells: Sequence[records.Row]) -> dict[tuple[str, str, str], list[records.Row]]:
-    """Return the cells that were compared, by model, scheme and diagnosis. Other diagnoses only repeat a note."""
+    """Return the cells that were compared, by model, scheme and diagnosis. Other diagnoses only repeat a note.
+
+    The diagnosis has `_OWN_SOC` for the SoC.
+    """
     by_diagnosis: dict[tuple[str, str, str], list[records.Row]] = defaultdict(list)
     for cell in cells:
         if display.compared(cell) and cell["diagnosis"]:
-            by_diagnosis[cell["model"], cell["scheme"], cell["diagnosis"]].append(cell)
+            diagnosis = cell["diagnosis"].replace(f"soc={cell['soc']}", _OWN_SOC)
+            by_diagnosis[cell["model"], cell["scheme"], diagnosis].append(cell)
     return by_diagnosis

@@ -78,3 +78,11 @@ def test_markdown_has_the_worst_cells_first() -> None:
     assert [row[3] for row in body] == outcomes + ["✓ passed"] * 18
     assert lines[2].startswith("27 cells: 2 failed, 1 infrastructure, 3 out of tolerance, 3 impossible, 18 passed.")
     assert "Report: artifacts/runs/20261121T0230Z-4f1c/report.html" in lines[6]
+
+
+def test_cells_whose_diagnoses_differ_in_the_soc_of_the_command_have_one_line() -> None:
+    facts = measured(random.Random(1), 30.0)
+    socs = ("SM8550", "SM8650")
+    alike = [cell("m", "s", soc, **facts | {"diagnosis": f"D. Next: `qnnsweep repair soc={soc}`."}) for soc in socs]
+    line = "m s SM8550, SM8650 D. Next: `qnnsweep repair soc=SM8550,SM8650`."
+    assert printed(table("cells", alike)) == [line]
