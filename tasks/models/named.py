@@ -61,9 +61,7 @@ def torchvision_model(*, architecture: str, size: int | None = None, **options: 
     pretrained = zoo.torchvision_weights(architecture)
     options = {**zoo.auxiliary_options(architecture, pretrained), **options}
     with reproducible(SEED):
-        model = models.get_model(
-            architecture, weights=None, **zoo.auxiliary_options(architecture, pretrained), **options
-        )
+        model = models.get_model(architecture, weights=None, **options)
         return zoo.with_weights(model, pretrained, lambda: random_weights_samples(preparation))
 
 

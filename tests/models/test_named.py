@@ -111,6 +111,12 @@ def test_a_model_of_torchvision_that_is_no_classifier_runs_on_random_numbers() -
     )
 
 
+def test_a_model_of_torchvision_with_auxiliary_heads_has_one_output() -> None:
+    net = torchvision_model(architecture="googlenet", size=64)
+    assert net(torch.ones(1, 3, 64, 64)).shape == (1, 1000)
+    assert (net.aux1, net.aux2, net.weights_origin) == (None, None, "random")
+
+
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Path]:
     before = torch.hub.get_dir()
