@@ -14,6 +14,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, InputS
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.toolchain.writes import is_random, shares_memory, written_memory
 
 _MOST_BYTES = 2**26
@@ -104,7 +105,8 @@ def _computed(node: Node, sources: Mapping[Node, torch.Tensor]) -> Any:
     try:
         with torch.no_grad():
             return cast(Any, node.target)(*args, **kwargs)
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:  # NotImplementedError is a RuntimeError
+        raise_shortage(error)
         return None  # the export has made it, and eager PyTorch has run it: another device or mode is needed
 
 
