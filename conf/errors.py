@@ -1,4 +1,4 @@
-"""The error classes QnnsweepError and RequestError, and functions that format parts of messages.
+"""The exit codes, the error classes QnnsweepError and RequestError, and functions that format parts of messages.
 
 `qnnsweep.tasks.errors` has the other error classes.
 """

@@ -215,7 +215,7 @@ def _created(word: str) -> object:
 
 
 def _run(command: str, words: Sequence[str], artifacts: PathLike, progress: bool) -> dict[str, Any]:
-    return call([command, *words, f"--artifacts={Path(artifacts)}"], progress=progress).contents
+    return call([command, *words, f"--artifacts={Path(artifacts)}"], progress=progress)
 
 
 def _joined(names: Names, key: str) -> str:

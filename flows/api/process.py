@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from qnnsweep.conf.errors import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, REQUEST_WRONG
@@ -21,16 +20,8 @@ _END_S = 30
 Show = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """The JSON object of a command, and its exit code."""
-
-    contents: dict[str, Any]
-    exit_code: int
-
-
-def call(words: Sequence[str], *, progress: bool = True) -> Answer:
-    """Run a command, and return its answer. If this call is interrupted, nothing of the command continues.
+def call(words: Sequence[str], *, progress: bool = True) -> dict[str, Any]:
+    """Run a command, and return its JSON object. If this call is interrupted, nothing of the command continues.
 
     words: the words of the command line, without `qnnsweep`.
     progress: whether its progress is shown: in a notebook as one line that changes, elsewhere as lines on stderr.
@@ -48,8 +39,8 @@ def call(words: Sequence[str], *, progress: bool = True) -> Answer:
         said: list[str] = []
         printed: list[str] = []
         readers = [
-            threading.Thread(target=_read, args=(process.stderr, said, show)),
-            threading.Thread(target=_read, args=(process.stdout, printed)),
+            threading.Thread(target=_read, args=(process.stderr, said, show), daemon=True),
+            threading.Thread(target=_read, args=(process.stdout, printed), daemon=True),
         ]
         for reader in readers:
             reader.start()
@@ -60,13 +51,13 @@ def call(words: Sequence[str], *, progress: bool = True) -> Answer:
             raise
         finally:
             for reader in readers:
-                reader.join()
+                reader.join(_END_S)  # a process that the command left behind may hold the pipe
     return _answer(process.returncode, printed, said)
 
 
-def _answer(exit_code: int, printed: Sequence[str], said: Sequence[str]) -> Answer:
+def _answer(exit_code: int, printed: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
     try:
-        return Answer(contents=json.loads(printed[-1]), exit_code=exit_code)
+        return json.loads(printed[-1])
     except (IndexError, ValueError):
         errors = [line.removeprefix(_PROGRAM) for line in said if line.startswith(_PROGRAM)]
         message = errors[-1] if errors else "\n".join(said[-20:]) or f"the command ended with exit code {exit_code}"

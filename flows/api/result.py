@@ -32,7 +32,7 @@ _WIDTH = 120
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Culprit:
-    """The operator of a cell to examine first: the one whose error has the largest effect on the worst output."""
+    """The operator of a cell to examine first: the one without whose error most of the worst output's error is gone."""
 
     cell: str
     """MODEL/SCHEME/SOC."""
@@ -109,7 +109,7 @@ class Run:
 
     @property
     def worst_snr_db(self) -> float | None:
-        """The lowest SNR of all final outputs, samples and cells, in dB; None if no finite SNR is known."""
+        """The lowest SNR of all final outputs and samples of the worst cell, in dB; None if no finite one is known."""
         return self._worst["final_snr_db"]
 
     @property

@@ -12,6 +12,7 @@ import typer
 
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.storage.atomic import write_atomically
 
 if TYPE_CHECKING:
     from qnnsweep.conf.models import DataConfig, ModelConfig
@@ -57,8 +58,7 @@ def model(
         file = _file(config.name, words.config_dirs)
         inputs = _inputs(plan)
     text = _yaml(config, inputs, name_or_path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+    write_atomically(file, text.encode(), partial=file.parent)
     selected = ["--config-dir", str(words.config_dirs[0])] if words.config_dirs else []
     selected += [f"model={file.stem if words.config_dirs else file.name}", "scheme=8a8w", "soc=SM8650"]
     command = f"qnnsweep run {shlex.join(selected)}"

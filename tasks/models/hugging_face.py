@@ -17,8 +17,7 @@ from qnnsweep.tasks.models.preparation import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     Preparation,
-    cropped,
-    normalised,
+    as_for_imagenet,
     normalised_noise,
 )
 from qnnsweep.tasks.models.random_weights import measure_batch_norms
@@ -29,7 +28,6 @@ SEED = 0
 TOKENS = 64
 """The default number of tokens of a text."""
 _SECONDS_OF_AUDIO = 1
-_CROP = 0.875
 
 Draw = Callable[[torch.Generator], torch.Tensor]
 
@@ -204,7 +202,7 @@ def _plane(config: Any) -> tuple[int, tuple[int, int]]:
 def _picture(
     checkpoint: str | None, config: Any, settings: Mapping[str, Any]
 ) -> tuple[str, Callable[[Image.Image], dict[str, torch.Tensor]]]:
-    channels, (height, width) = _plane(config)
+    _, (height, width) = _plane(config)
     if checkpoint is not None and Path(checkpoint, "preprocessor_config.json").is_file():
         transformers = import_transformers(checkpoint)
         try:
@@ -215,16 +213,9 @@ def _picture(
         return "resized and normalised as preprocessor_config.json says", lambda picture: {
             "pixel_values": processor(images=picture, return_tensors="pt", **own)["pixel_values"]
         }
-    del channels
-    square = max(height, width)
-
-    def prepared(picture: Image.Image) -> dict[str, torch.Tensor]:
-        whole = cropped(picture, round(square / _CROP), square, Image.Resampling.BILINEAR)
-        left, top = (square - width) // 2, (square - height) // 2
-        part = whole.crop((left, top, left + width, top + height))
-        return {"pixel_values": normalised(part, IMAGENET_MEAN, IMAGENET_STD)}
-
-    return f"resized to {square} and normalised as for ImageNet, because there is no preprocessor_config.json", prepared
+    side, why = max(height, width), "because there is no preprocessor_config.json"
+    words = f"resized to {side} and normalised as for ImageNet, {why}"
+    return words, lambda picture: {"pixel_values": as_for_imagenet(picture, (height, width))}
 
 
 def _text(

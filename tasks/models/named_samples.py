@@ -51,10 +51,13 @@ def samples(
 
     Raises RequestError if the place has no samples, or none that the model can take.
     """
-    preparation = _PREPARATIONS[kind](**(model or {})) if kind else of_inputs([spec[1:] for spec in inputs])
+
+    def preparation() -> Preparation:
+        return _PREPARATIONS[kind](**(model or {})) if kind else of_inputs([spec[1:] for spec in inputs])
+
     named = [name for name, *_ in inputs]
     if samples is None:
-        yield from _random(count, split, preparation, named)
+        yield from _random(count, split, preparation(), named)
         return
     stored = _stored(samples, counts or {split: count}, split)
     chosen, of_split = stored.samples, ""
@@ -94,18 +97,21 @@ def _stored(place: str, counts: Mapping[str, int], split: str) -> StoredSamples:
     return stored_samples(place)
 
 
-def _prepared(stored: StoredSamples, preparation: Preparation, place: str) -> tuple[Callable[[Any], Inputs], str]:
+def _prepared(
+    stored: StoredSamples, preparation_of: Callable[[], Preparation], place: str
+) -> tuple[Callable[[Any], Inputs], str]:
     """Return the function that makes inputs of what is stored, and words that say what it does."""
+    if stored.kind == "inputs":
+        return lambda inputs: inputs, ""
+    preparation = preparation_of()
     if stored.kind == "picture":
         if preparation.picture is None:
             raise RequestError("the model does not take one image as its input", key="samples", value=printable(place))
         return preparation.picture, f", {preparation.picture_words}"
-    if stored.kind == "text":
-        if preparation.text is None:
-            problem = f"the model cannot take lines of text: {preparation.no_text}"
-            raise RequestError(problem, key="samples", value=printable(place))
-        return preparation.text, ", tokenised"
-    return lambda inputs: inputs, ""
+    if preparation.text is None:
+        problem = f"the model cannot take lines of text: {preparation.no_text}"
+        raise RequestError(problem, key="samples", value=printable(place))
+    return preparation.text, ", tokenised"
 
 
 def _named(values: Inputs, names: Sequence[str]) -> Any:

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from qnnsweep.conf.errors import did_you_mean, printable
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.models import program_file
-from qnnsweep.tasks.models.optional import missing_extra
+from qnnsweep.tasks.models.optional import extra_package, missing_extra
 from qnnsweep.tasks.models.torchvision_import import torchvision
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -67,11 +67,7 @@ def timm_data(architecture: str, size: int | None, options: Mapping[str, Any]) -
 def import_timm(architecture: str) -> Any:
     """Import and return timm. Raises RequestError that says what to install if it is missing."""
     require_torchvision(architecture)  # timm imports torchvision
-    try:
-        import timm
-    except ImportError as error:
-        raise missing_extra(architecture, "zoo", f"timm: {error}") from error
-    return timm
+    return extra_package("timm", architecture)
 
 
 def require_torchvision(architecture: str) -> Any:
@@ -170,15 +166,8 @@ def of_inputs(inputs: Sequence[tuple[Sequence[int], str]]) -> Preparation:
         shape, dtype = inputs[0]
         if takes_picture := (dtype == "float32" and len(shape) == 4 and tuple(shape[:2]) == (1, 3)):
             height, width = shape[2:]
-    square = max(height, width)
-
-    def picture(image: Image.Image) -> torch.Tensor:
-        whole = cropped(image, round(square / _CROP), square, Image.Resampling.BILINEAR)
-        left, top = (square - width) // 2, (square - height) // 2
-        return normalised(whole.crop((left, top, left + width, top + height)), IMAGENET_MEAN, IMAGENET_STD)
-
     return Preparation(
-        picture=picture if takes_picture else None,
+        picture=(lambda picture: as_for_imagenet(picture, (height, width))) if takes_picture else None,
         picture_words=f"resized to {_sides((height, width))} and normalised as for ImageNet, because the model does "
         "not say how",
         random=random if inputs else None,
@@ -214,6 +203,15 @@ def normalised_noise(
         mean, std = [sum(mean) / len(mean)] * shape[0], [sum(std) / len(std)] * shape[0]
     per_channel = (1, shape[0], *[1] * (len(shape) - 1))
     return (noise - torch.tensor(mean).view(per_channel)) / torch.tensor(std).view(per_channel)
+
+
+def as_for_imagenet(picture: Image.Image, plane: tuple[int, int]) -> torch.Tensor:
+    """Return the centre of a picture as float32 [1, 3, height, width], resized and normalised as for ImageNet."""
+    height, width = plane
+    square = max(plane)
+    whole = cropped(picture, round(square / _CROP), square, Image.Resampling.BILINEAR)
+    left, top = (square - width) // 2, (square - height) // 2
+    return normalised(whole.crop((left, top, left + width, top + height)), IMAGENET_MEAN, IMAGENET_STD)
 
 
 def cropped(picture: Image.Image, resized: int, side: int, mode: Image.Resampling) -> Image.Image:

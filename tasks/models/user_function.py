@@ -1,22 +1,23 @@
-"""Functions of the user that yield samples: `package.module:function`, or `FILE.py:function` with a path."""
+"""Functions of the user in files, and those that yield samples: `package.module:function` or `FILE.py:function`."""
 
+import hashlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from qnnsweep.conf.errors import printable
+from qnnsweep.conf.user_files import file_of
 from qnnsweep.tasks.errors import RequestError
 
 
 def user_function(place: str) -> Callable[..., Any]:
     """Return the function that a place names. Raises RequestError if there is none."""
-    module, _, name = place.rpartition(":")
     try:
-        function = getattr(_of_file(Path(module)) if module.endswith(".py") else importlib.import_module(module), name)
+        function = named(place)
     except Exception as error:  # importing runs a user's own code
         problem = f"cannot be imported: {type(error).__name__}: {printable(error)}"
         raise RequestError(problem, key="samples", value=printable(place)) from error
@@ -25,14 +26,35 @@ def user_function(place: str) -> Callable[..., Any]:
     return function
 
 
-def _of_file(file: Path) -> ModuleType:
-    """Return the module of a file. A module that was imported under its name is not imported again."""
+def named(place: str) -> Any:
+    """Import what `package.module:name` or `folder/file.py:name` names. Raises whatever the user's code raises."""
+    module_name, _, name = place.rpartition(":")
+    file = file_of(place)
+    module = importlib.import_module(module_name) if file is None else _module_of_file(file)
+    if not hasattr(module, name):
+        known = module_name if file is None else file.stem
+        raise AttributeError(f"module {known!r} has no attribute {name!r}")
+    return getattr(module, name)
+
+
+def _module_of_file(file: Path) -> ModuleType:
+    """Import a file, once. A module that was imported from it under its own name is not imported again.
+
+    Otherwise its name as a module is that of no other module, whatever the file is called.
+    """
     known = sys.modules.get(file.stem)
     if known is not None and getattr(known, "__file__", None) == str(file):
         return known
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None, "the ending is .py"
-    assert spec.loader is not None, "so is its loader"
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, file)
+    assert spec is not None, "the suffix is that of Python"
+    assert spec.loader is not None, "the suffix is that of Python"
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module

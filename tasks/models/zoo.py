@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from qnnsweep.conf.errors import did_you_mean, printable
-from qnnsweep.tasks.errors import RequestError
-from qnnsweep.tasks.models.optional import missing_extra
+from qnnsweep.tasks.errors import RequestError, raise_shortage
+from qnnsweep.tasks.models.optional import extra_package
 from qnnsweep.tasks.models.photographs import photographs
 from qnnsweep.tasks.models.random_weights import calibrate_random_weights
 from qnnsweep.tasks.models.reproducible import reproducible
@@ -45,7 +45,7 @@ def torchvision_classifier(architecture: str, *, size: int, mean: list[float], s
 def timm_classifier(architecture: str, *, size: int, mean: list[float], std: list[float]) -> nn.Module:
     """Return timm's `architecture` with its default weights in eval mode; see `torchvision_classifier`."""
     _torchvision(architecture)  # timm imports torchvision
-    timm = _optional("timm", architecture)
+    timm = extra_package("timm", architecture)
     _check(architecture.partition(".")[0], timm.list_models(), "timm")
     pretrained = timm_weights(architecture)
     with reproducible(SEED):
@@ -62,7 +62,7 @@ def torchvision_weights(architecture: str) -> dict[str, torch.Tensor] | None:
 
 def timm_weights(architecture: str) -> dict[str, torch.Tensor] | None:
     """Return the default weights of a model of timm from the cache of Hugging Face; None if it lacks them."""
-    repository = _optional("timm", architecture).get_pretrained_cfg(architecture).hf_hub_id
+    repository = extra_package("timm", architecture).get_pretrained_cfg(architecture).hf_hub_id
     hub = importlib.import_module("huggingface_hub")
     file = hub.try_to_load_from_cache(repository, "model.safetensors") if repository else None
     return load_file(file) if isinstance(file, str) else None
@@ -89,6 +89,7 @@ def with_weights(
         try:
             model.load_state_dict(pretrained)
         except RuntimeError as error:
+            raise_shortage(error)
             lines = [line.strip() for line in str(error).splitlines()]
             problem = f"the pretrained weights do not fit a model with these arguments ({printable(lines[-1])})"
             raise RequestError(problem, key="model.arguments") from error
@@ -114,11 +115,4 @@ def _check(architecture: str, known: Collection[str], package: str) -> None:
 
 
 def _torchvision(architecture: str) -> ModuleType:
-    return torchvision() or _optional("torchvision", architecture)
-
-
-def _optional(package: str, model: str) -> ModuleType:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise missing_extra(model, "zoo", f"{package}: {error}") from error
+    return torchvision() or extra_package("torchvision", architecture)

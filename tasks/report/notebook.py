@@ -6,22 +6,15 @@ from typing import Any
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report import format as display
-from qnnsweep.tasks.report.page import summary
+from qnnsweep.tasks.report.page import summary, varying
 from qnnsweep.tasks.report.templates import html
+from qnnsweep.tasks.report.terminal import named_diagnoses
 
 _LEAST_SHARE = 0.01
 """A smaller share has no bar."""
 _COLUMNS = (
-    "model",
-    "scheme",
-    "soc",
-    "toolchain",
-    "device",
-    "backend",
-    "outcome",
-    "lowest SNR dB",
-    "top-1 %",
-    "pte KiB",
+    *("model", "scheme", "soc", "toolchain", "device", "backend"),
+    *("outcome", "lowest SNR dB", "top-1 %", "pte KiB"),
 )
 
 
@@ -33,28 +26,17 @@ def run_in_notebook(run: RunFacts, cells: Sequence[Row], worst: Row, budget: Seq
         "notebook",
         head=[head[number] for number in kept],
         lines=[[line[number] for number in kept] for line in lines],
-        sentences=list(dict.fromkeys(_sentences(cells))),
+        sentences=named_diagnoses(cells, varying(cells)),
         of=" ".join(str(worst[name]) for name in ("model", "scheme", "soc")),
         bars=sorted(_bars(worst, budget), key=lambda bar: -bar["share"]),
         report=run.report,
     )
 
 
-def _sentences(cells: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """Yield the names of the cells and their sentence, once for cells of one model and scheme with equal sentences."""
-    by_sentence: dict[tuple[str, str, str], list[str]] = {}
-    for cell in cells:
-        if sentence := display.printable(cell["diagnosis"] or ""):
-            by_sentence.setdefault((cell["model"], cell["scheme"], sentence), []).append(str(cell["soc"]))
-    for (model, scheme, sentence), socs in by_sentence.items():
-        yield f"{model} {scheme} {', '.join(socs)}", sentence
-
-
 def _bars(worst: Row, budget: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Yield, per cause of the error of the worst output, its share and the operator that has most of it."""
-    outputs = {(row["output_index"], row["sample"]) for row in budget if row["output"] == worst["worst_final_output"]}
-    reported = [row for row in budget if (row["output_index"], row["sample"]) in outputs and row["share"] is not None]
-    reported = reported or [row for row in budget if row["share"] is not None and row["output_index"] == 0]
+    place = worst["worst_final_output"], worst["worst_sample"]
+    reported = [row for row in budget if (row["output"], row["sample"]) == place and row["share"] is not None]
     for total in reported:
         if total["operator"] is None and total["share"] >= _LEAST_SHARE:
             first = next((row for row in reported if row["operator"] and row["cause"] == total["cause"]), None)

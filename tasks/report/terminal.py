@@ -22,7 +22,7 @@ _NOTE_CHARACTERS = 300  # the page has the whole note
 _MOST_DIAGNOSES = 8  # with more, only those of the cells that did not pass
 _SIDE_BY_SIDE_WIDTH = 100
 _OWN_SOC = "soc=\0"
-"""Stands for the SoC of a cell in the command of its diagnosis: cells that differ in it alone have one diagnosis."""
+"""Stands for the SoC of a cell in the command of its diagnosis."""
 
 
 def summary_table(run: RunFacts, cells: Sequence[records.Row], trends: Sequence[records.Row] = ()) -> OneLineTable:
@@ -68,16 +68,31 @@ def summary_diagnoses(cells: Sequence[records.Row]) -> Diagnoses | None:
 
     If there are many diagnoses, only those of the cells that did not pass are returned.
     """
-    chosen = _by_diagnosis(cells)
-    if len(chosen) > _MOST_DIAGNOSES:
-        chosen = _by_diagnosis([cell for cell in cells if cell["outcome"] != "passed"])
-    names = ["soc", *varying(cells)]
-    diagnoses: list[tuple[str, str]] = []
-    for (model, scheme, diagnosis), rows in chosen.items():
-        socs = ", ".join(" ".join(named(row, names)) for row in rows)
-        diagnosis = diagnosis.replace(_OWN_SOC, f"soc={','.join(dict.fromkeys(str(row['soc']) for row in rows))}")
-        diagnoses.append((display.printable(f"{model} {scheme} {socs}"), display.printable(diagnosis)))
+    compared = [cell for cell in cells if display.compared(cell)]  # other diagnoses only repeat a note
+    diagnoses = named_diagnoses(compared, varying(cells))
+    if len(diagnoses) > _MOST_DIAGNOSES:
+        not_passed = [cell for cell in compared if cell["outcome"] != "passed"]
+        diagnoses = named_diagnoses(not_passed, varying(cells))
     return Diagnoses(diagnoses=diagnoses) if diagnoses else None
+
+
+def named_diagnoses(cells: Sequence[records.Row], others: Sequence[str]) -> list[tuple[str, str]]:
+    """Return every diagnosis after the names of its cells, which are of one model and scheme.
+
+    Cells whose diagnoses differ in the SoC of the command alone have one diagnosis, whose command has all of them.
+    `others`: what the names have beside the model, the scheme and the SoC.
+    """
+    by_diagnosis: dict[tuple[str, str, str], list[records.Row]] = defaultdict(list)
+    for cell in cells:
+        if cell["diagnosis"]:
+            diagnosis = cell["diagnosis"].replace(f"soc={cell['soc']}", _OWN_SOC)
+            by_diagnosis[cell["model"], cell["scheme"], diagnosis].append(cell)
+    diagnoses: list[tuple[str, str]] = []
+    for (model, scheme, diagnosis), rows in by_diagnosis.items():
+        where = ", ".join(" ".join(named(row, ["soc", *others])) for row in rows)
+        diagnosis = diagnosis.replace(_OWN_SOC, f"soc={','.join(dict.fromkeys(str(row['soc']) for row in rows))}")
+        diagnoses.append((display.printable(f"{model} {scheme} {where}"), display.printable(diagnosis)))
+    return diagnoses
 
 
 def summary_samples(cells: Sequence[records.Row]) -> list[str]:
@@ -88,16 +103,3 @@ def summary_samples(cells: Sequence[records.Row]) -> list[str]:
             weights = "random weights, " if "random" in str(cell["weights"]).split(", ") else ""
             lines[display.printable(f"{cell['model']}: {weights}samples: {origin}")] = None
     return [*lines]
-
-
-def _by_diagnosis(cells: Sequence[records.Row]) -> dict[tuple[str, str, str], list[records.Row]]:
-    """Return the cells that were compared, by model, scheme and diagnosis. Other diagnoses only repeat a note.
-
-    The diagnosis has `_OWN_SOC` for the SoC.
-    """
-    by_diagnosis: dict[tuple[str, str, str], list[records.Row]] = defaultdict(list)
-    for cell in cells:
-        if display.compared(cell) and cell["diagnosis"]:
-            diagnosis = cell["diagnosis"].replace(f"soc={cell['soc']}", _OWN_SOC)
-            by_diagnosis[cell["model"], cell["scheme"], diagnosis].append(cell)
-    return by_diagnosis

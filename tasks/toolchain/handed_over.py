@@ -50,7 +50,7 @@ def hand_over(
     samples, calibration: see `given_samples`. Without `calibration`, the samples are divided.
     most: the largest number of evaluation samples.
 
-    Raises RequestError if the model or a sample is wrong. An error of torch.export is raised unchanged.
+    Raises RequestError if the model or a sample is wrong, or if torch.export fails.
     """
     module = usable_module(model, "model: is")
     name = name or _name_of(model)

@@ -1,13 +1,7 @@
 """The functions of users: factories and data sources, which a configuration names."""
 
 import contextlib
-import hashlib
-import importlib
-import sys
 from collections.abc import Callable
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,6 +9,7 @@ import torch
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.user_files import file_of
 from qnnsweep.tasks.errors import QnnsweepError, RequestError
+from qnnsweep.tasks.models.user_function import named
 
 EXPORTED = "exported_program"
 """The key of a module's `meta` with the exported program that the factory returned."""
@@ -61,12 +56,10 @@ def imported(path: str, key: str) -> Callable[..., Any]:
 
     The function is named as `package.module:function`, or as `folder/file.py:function`.
     """
-    module_name, _, attribute = path.rpartition(":")
-    file = file_of(path)
     try:
-        module = importlib.import_module(module_name) if file is None else _module_of_file(file)
-        function = getattr(module, attribute)
+        function = named(path)
     except (ImportError, AttributeError) as error:
+        file = file_of(path)
         expected = _EXPECTED if file is None else f"expected {file.name}:function"
         raise RequestError(f"{key}={path}: {error}; {expected}") from error
     except Exception as error:  # importing runs a user's own code
@@ -74,20 +67,3 @@ def imported(path: str, key: str) -> Callable[..., Any]:
     if not callable(function):
         raise RequestError(f"{key}={path}: is a {type(function).__name__}, not a function")
     return function
-
-
-def _module_of_file(file: Path) -> ModuleType:
-    """Import a file, once. Its name as a module is that of no other module, whatever the file is called."""
-    name = f"{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = spec_from_file_location(name, file)
-    assert spec is not None, "the suffix is that of Python"
-    assert spec.loader is not None, "the suffix is that of Python"
-    module = sys.modules[name] = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module

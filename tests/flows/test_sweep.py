@@ -392,10 +392,8 @@ def test_a_users_model_passes_and_a_model_that_cannot_be_exported_is_one_failed_
     ran = served_program.run(*command, f"artifacts={artifacts}")
     assert ran.returncode == 1
     cells = read_table(artifacts, "cells", result_of(ran)["run_id"])
-    assert [(row["model"], row["outcome"], row["stage"]) for row in cells] == [
-        ("branching", "failed", "export"),
-        ("my_net", "passed", "compare"),
-    ]
+    branching, my_net = ("branching", "failed", "export"), ("my_net", "passed", "compare")
+    assert [(row["model"], row["outcome"], row["stage"]) for row in cells] == [branching, my_net]
     assert cells[0]["error_type"] == "RequestError"
     assert "decides by the values of a tensor at `return image + 1 if" in cells[0]["error"]
     assert (cells[1]["weights"], cells[1]["samples"]) == ("random", 4)

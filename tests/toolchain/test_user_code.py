@@ -11,11 +11,13 @@ import torch
 
 from qnnsweep.conf.models import DataConfig, ModelConfig
 from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.models.user_function import user_function
 from qnnsweep.tasks.records import ExportedMethod
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.export import export_model
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.source_digest import code_digest
+from qnnsweep.tasks.toolchain.user_code import imported
 
 FILE = """
 from dataclasses import dataclass
@@ -154,3 +156,10 @@ def test_a_torchvision_without_its_operators_is_mended_when_a_factory_imports_it
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{TRIES}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     assert done.stdout == "3 True\n"
+
+
+def test_a_factory_and_samples_of_one_file_share_one_module(tmp_path: Path) -> None:
+    file = tmp_path / "net_and_samples.py"
+    file.write_text("CALLS = []\ndef make(): CALLS.append('make')\ndef samples(): return CALLS\n")
+    imported(f"{file}:make", "model.factory")()
+    assert user_function(f"{file}:samples")() == ["make"]

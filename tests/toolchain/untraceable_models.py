@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from folded_models import samples as samples
 
 
 class Net(torch.nn.Module):
@@ -76,9 +76,3 @@ class Misspells(Net):
 
 def build(kind: str) -> torch.nn.Module:
     return globals()[kind]()
-
-
-def samples(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(count):
-        yield {"inputs": torch.rand(4, 8, generator=generator)}
