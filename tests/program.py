@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 
+from qnnsweep.flows.cli.schemas import schemas
 from tests.flows.cluster import client_environment, prefect_server
 
 DEADLINE_S = 600
@@ -41,8 +46,11 @@ class Program:
     def run(
         self, *arguments: str, timeout_s: float = DEADLINE_S, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run the program to its end."""
-        return self._completed(self._argv(arguments), timeout_s=timeout_s, **environment)
+        """Run the program to its end. What it prints with --json must have the form of the published schema."""
+        ran = self._completed(self._argv(arguments), timeout_s=timeout_s, **environment)
+        if "--json" in arguments and ran.stdout:
+            check_json(ran.stdout)
+        return ran
 
     def python(self, lines: str) -> subprocess.CompletedProcess[str]:
         """Run lines of Python in the same folder and environment."""
@@ -68,6 +76,21 @@ class Program:
 
     def _argv(self, arguments: Sequence[str]) -> list[str]:
         return [sys.executable, "-c", "from qnnsweep.flows.cli.main import main; main()", *arguments]
+
+
+def check_json(stdout: str) -> None:
+    """Check the last line of a command's output with the schema that its key `schema` names."""
+    printed = json.loads(stdout.splitlines()[-1], parse_constant=_refuse)
+    jsonschema.validate(printed, _schemas()[printed["schema"]], cls=jsonschema.Draft202012Validator)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+@cache
+def _schemas() -> dict[str, dict[str, Any]]:
+    return {schema["properties"]["schema"]["const"]: schema for schema in schemas().values()}
 
 
 def new_program(tmp_path_factory: pytest.TempPathFactory) -> Program:

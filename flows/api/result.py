@@ -3,18 +3,17 @@
 import io
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from qnnsweep.flows.runs.culprit import Culprit, culprit
 from qnnsweep.flows.runs.names import find_cell
 from qnnsweep.flows.runs.results import read_facts, rerender
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.cell_folder import folder_of
-from qnnsweep.tasks.records.source_lines import users_line
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.counts import cell_key
 from qnnsweep.tasks.report.format import note_and_diagnosis, words
@@ -28,31 +27,6 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 _WIDTH = 120
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Culprit:
-    """The operator of a cell to examine first: the one without whose error most of the worst output's error is gone."""
-
-    cell: str
-    """MODEL/SCHEME/SOC."""
-    operator: str
-    target: str
-    """The operator's function, such as `aten.linear.default`."""
-    module: str
-    """The path of the module of the user's model; empty for an operator outside all modules."""
-    cause: str | None
-    """The cause of its error, as in the table `budget`; None if no effect on an output is known."""
-    verdict: str | None
-    file: str | None
-    """The file of the user's code with the line that calls the operator; None if no trace has it."""
-    line: int | None
-    effect_snr_db: float | None
-    """SNR of the final output if this error were the only one, in dB."""
-
-    def __str__(self) -> str:
-        place = f" ({self.file}:{self.line})" if self.file else ""
-        return f"{self.cause or 'unknown cause'} in {self.module or self.operator}{place}"
 
 
 class Run:
@@ -119,23 +93,7 @@ class Run:
 
     def culprit_of(self, cell: str) -> Culprit | None:
         """Return the culprit of a cell, such as `MODEL/SCHEME/SOC`. Raises RequestError if there is no such cell."""
-        row = find_cell(self._store, self.run_id, cell)
-        if row["worst_operator"] is None:
-            return None
-        named = [other for other in self._of_cell("operators", row) if other["operator"] == row["worst_operator"]]
-        operator = min(named, key=lambda other: other["sample"] != row["worst_sample"])
-        file, line = users_line(operator["stack_trace"] or "") or (None, None)
-        return Culprit(
-            cell="/".join(str(row[name]) for name in ("model", "scheme", "soc")),
-            operator=row["worst_operator"],
-            target=operator["target"],
-            module=operator["module_path"] or "",
-            cause=row["worst_operator_cause"],
-            verdict=row["worst_operator_verdict"],
-            file=file,
-            line=line,
-            effect_snr_db=row["worst_operator_effect_snr_db"],
-        )
+        return culprit(self._store, self.run_id, find_cell(self._store, self.run_id, cell))
 
     def assert_ok(self, snr_db: float | None = None) -> None:
         """Raise AssertionError with the sentences of the cells that did not pass or have a lower SNR than `snr_db`.

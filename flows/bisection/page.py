@@ -35,8 +35,8 @@ def markdown_page(result: BisectionResult) -> str:
 
 
 def summary(result: BisectionResult) -> dict[str, Any]:
-    """Return the contents of the page for JSON. Infinite numbers are the texts `inf` and `-inf`."""
-    contents = {
+    """Return the contents of the page for JSON."""
+    return {
         "run_id": result.run.run.run_id,
         "reason": result.reason,
         "oracle": result.oracle.text,
@@ -46,15 +46,6 @@ def summary(result: BisectionResult) -> dict[str, Any]:
         "flips": [asdict(flip) | {"operator": flip.operator} for flip in result.flips],
         "report": result.run.run.report,
     }
-    return _for_json(contents)
-
-
-def _for_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _for_json(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_for_json(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _title(result: BisectionResult) -> str:

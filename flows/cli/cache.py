@@ -38,7 +38,7 @@ def show(
     artifacts: Artifacts = "artifacts",
 ) -> None:
     if context.invoked_subcommand is None:
-        run_body(show_contents, {"runs": runs, "json_": json_, "debug": debug, "artifacts": artifacts})
+        run_body(show_contents, {"runs": runs, "json_": json_, "debug": debug, "artifacts": artifacts}, "cache")
 
 
 def show_contents(words: Words, runs: int) -> Output:

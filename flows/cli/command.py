@@ -4,6 +4,7 @@ A body gets the `Words` that several commands share, and its own parameters. It 
 """
 
 import json
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,10 @@ from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepErro
 if TYPE_CHECKING:
     from qnnsweep.tasks.storage.store import Store
 
+JSON_VERSION = 1
+"""The version of the schemas of `--json`. It is raised when a key is removed, or gets another meaning."""
+JSON_VERSION = 1
+"""The version of the schemas of `--json`. It is raised when a key is removed, or gets another meaning."""
 Shared = tuple[tuple[tuple[str, Any, Any], ...], tuple[tuple[str, Any, Any], ...]]
 """The parameters of a command that others have, too: those before its own options, and those behind them."""
 _OVERRIDES, _FOLDERS = ("overrides", Overrides, None), ("config_dir", ConfigDirs, None)
@@ -95,12 +100,13 @@ class Command:
     name: str | None = None
     """By default the name of the body."""
 
-    def add_to(self, app: typer.Typer) -> None:
-        """Add the command to the program."""
-        app.command(self.name, epilog=self.exits, short_help=self.about)(function_of(self))
+    def add_to(self, app: typer.Typer, group: str = "") -> None:
+        """Add the command to the program, or to a group of its commands."""
+        words = f"{group} {self.name or self.body.__name__}".lstrip()
+        app.command(self.name, epilog=self.exits, short_help=self.about)(function_of(self, words))
 
 
-def function_of(command: Command) -> Callable[..., None]:
+def function_of(command: Command, words: str) -> Callable[..., None]:
     """Return the function that Typer calls for a command: it has the command's own and its shared parameters."""
     _, *parameters_of_body = signature(command.body).parameters.values()
     arguments = [parameter for parameter in parameters_of_body if _is_argument(parameter)]
@@ -110,7 +116,7 @@ def function_of(command: Command) -> Callable[..., None]:
     parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in ordered]
 
     def call(**values: Any) -> None:
-        run_body(command.body, values, is_of_sweep=_STORE_OF_SWEEP in command.shared[1])
+        run_body(command.body, values, words, is_of_sweep=_STORE_OF_SWEEP in command.shared[1])
 
     call.__name__, call.__doc__ = command.body.__name__, command.body.__doc__
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -118,17 +124,19 @@ def function_of(command: Command) -> Callable[..., None]:
     return call
 
 
-def run_body(body: Callable[..., Output | None], values: Mapping[str, Any], *, is_of_sweep: bool = False) -> None:
+def run_body(
+    body: Callable[..., Output | None], values: Mapping[str, Any], command: str, *, is_of_sweep: bool = False
+) -> None:
     """Call a body with those `values` that are its own, print its output and exit.
 
-    An error of qnnsweep becomes one line on stderr and an exit code.
+    An error of qnnsweep becomes one line on stderr, an exit code and, with `--json`, the object of the schema `error`.
     """
     _, *names = signature(body).parameters
-    with exit_on_error(values["debug"]):
-        words = _words(values, is_of_sweep=is_of_sweep)
+    words = _words(values, is_of_sweep=is_of_sweep)
+    with exit_on_error(values["debug"], as_json=words.as_json):
         output = body(words, **{name: values[name] for name in names})
         if output is not None:
-            _print(output, as_json=words.as_json)
+            _print(output, command if words.as_json else None)
             raise typer.Exit(output.exit_code)
 
 
@@ -153,22 +161,37 @@ def _words(values: Mapping[str, Any], *, is_of_sweep: bool) -> Words:
     return Words(overrides=overrides, config_dirs=folders, artifacts=artifacts or "artifacts", as_json=as_json)
 
 
-def _print(output: Output, *, as_json: bool) -> None:
-    for part in output.parts if output.with_json or not as_json else ():
+def _print(output: Output, command: str | None) -> None:
+    """Print the tables, or the object of a command's `--json`."""
+    for part in output.parts if output.with_json or command is None else ():
         if isinstance(part, str):
             print(part, flush=True)
         else:
             console().print(part)
-    if as_json:
-        print(json.dumps(output.contents), flush=True)
+    if command is not None and output.contents:
+        _print_json(command, output.contents)
     if output.notes is not None:
         print(output.notes, file=sys.stderr)
     if output.last is not None:
         output.last()
 
 
+def _print_json(name: str, contents: Mapping[str, Any]) -> None:
+    """Print an object with the name of its schema. A number that JSON does not have is a text, such as `inf`."""
+    whole = {"schema": f"qnnsweep/{name}/{JSON_VERSION}", **contents}
+    print(json.dumps(_finite(whole), allow_nan=False, default=str), flush=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
 @contextmanager
-def exit_on_error(debug: bool) -> Iterator[None]:
+def exit_on_error(debug: bool, *, as_json: bool = False) -> Iterator[None]:
     """Turn an error of qnnsweep into one line on stderr and an exit code. `debug`: also print the traceback."""
     try:
         yield
@@ -178,4 +201,9 @@ def exit_on_error(debug: bool) -> Iterator[None]:
         print(f"qnnsweep: {error}", file=sys.stderr)
         codes = {EnvironmentUnusable: ENVIRONMENT_UNUSABLE, DeviceError: DEVICES_UNUSABLE}
         is_wrong = isinstance(error, RequestError)
-        raise typer.Exit(REQUEST_WRONG if is_wrong else codes.get(type(error), NOT_ALL_PASSED)) from None
+        code = REQUEST_WRONG if is_wrong else codes.get(type(error), NOT_ALL_PASSED)
+        if as_json:
+            key = error.key if isinstance(error, RequestError) else None
+            problem = {"message": str(error), "kind": type(error).__name__, "exit_code": code, "key": key}
+            _print_json("error", {"error": problem})
+        raise typer.Exit(code) from None

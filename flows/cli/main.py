@@ -23,6 +23,7 @@ from qnnsweep.flows.cli import (
     repair,
     repro,
     run,
+    schemas,
     state,
     tensors,
     toolchain,
@@ -69,12 +70,14 @@ COMMANDS = (
     Command(repro.repro, ON_STORE, "Write a folder that shows an operator's error.", repro.EXITS),
     Command(lists.list_, ON_STORE_WITH_FOLDERS, "List models, schemes, SoCs, devices, runs or operators.", name="list"),
     Command(tensors.tensors, ON_STORE, "Write the tensors of one operator.", tensors.EXITS),
+    Command(schemas.schema, ON_MACHINE_SILENT, "Print the JSON schema of what a command prints with --json."),
     Command(ui.ui, ON_STORE_UNTIL_STOPPED, "Serve the reports to browsers of this machine."),
 )
 GROUPS = (
-    (init.app, (Command(init.model, ON_FILES, exits=init.EXITS),)),
-    (cache.app, (Command(cache.prune, ON_STORE), Command(cache.verify, ON_STORE))),
+    ("init", init.app, (Command(init.model, ON_FILES, exits=init.EXITS),)),
+    ("cache", cache.app, (Command(cache.prune, ON_STORE), Command(cache.verify, ON_STORE))),
     (
+        "toolchain",
         toolchain.app,
         (
             Command(toolchain.add, ON_MACHINE, exits=toolchain.EXITS),
@@ -108,9 +111,9 @@ def _program(
     del version  # the callback has shown it
 
 
-for _group, _commands in ((app, COMMANDS), *GROUPS):
+for _name, _group, _commands in (("", app, COMMANDS), *GROUPS):
     for _command in _commands:
-        _command.add_to(_group)
+        _command.add_to(_group, _name)
 app.add_typer(init.app, name="init", short_help="Write the file of configuration of a model by name.")
 app.add_typer(cache.app, name="cache", short_help="Show, check and remove what is stored.")
 app.add_typer(toolchain.app, name="toolchain", short_help="Prepare, list and remove other QNN releases.")

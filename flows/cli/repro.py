@@ -1,7 +1,6 @@
 """The command `qnnsweep repro`: a folder that shows one operator's error without qnnsweep."""
 
 import logging
-import math
 import sys
 import warnings
 from dataclasses import asdict
@@ -54,12 +53,6 @@ def repro(
     with interruptible(Console(stderr=True)):
         say = partial(print, file=sys.stderr, flush=True)
         reproducer = reproduce(words.store, run_, cell, operator, to, socs, say)
-    finite = {
-        name: None
-        for name, value in asdict(reproducer).items()
-        if isinstance(value, float) and not math.isfinite(value)
-    }
-    contents = asdict(reproducer) | finite | {"folder": str(reproducer.folder)}
     table = plain_table("command", "answer", caption=f"{reproducer.folder}: {reproducer.size_bytes / KIB:.0f} KiB")
     table.add_row("python repro.py", f"{reproducer.error!r}, exit code 1: {', '.join(reproducer.operators)}")
     twin = (
@@ -68,4 +61,4 @@ def repro(
         else f"{reproducer.twin_error!r}, exit code 0: {reproducer.twin}"
     )
     table.add_row("python repro.py --twin", twin)
-    return Output(contents=contents, parts=[table])
+    return Output(contents=asdict(reproducer), parts=[table])

@@ -1,10 +1,10 @@
 """The commands `run`, `serve`, `recompare` and `report`. Heavy libraries are imported after the request is checked."""
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
@@ -21,6 +21,8 @@ from qnnsweep.tasks.report.formats.names import Format
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.graph import ProgressCallback
     from qnnsweep.flows.runs.results import SweepResult
+    from qnnsweep.tasks.records.tables import Row
+    from qnnsweep.tasks.storage.store import Store
 
 Dask = Annotated[
     str | None,
@@ -32,6 +34,7 @@ def run(words: Words, pool: Pool = None, dask: Dask = None) -> Output:
     """Run a sweep: every combination of models, schemes and SoCs in the overrides. Repeat the command to continue."""
     from qnnsweep.conf.load import load
     from qnnsweep.conf.masking import refuse_secrets
+    from qnnsweep.tasks.storage.store import Store
 
     plan = load(words.overrides, config_dirs=words.config_dirs)
     configure_prefect()
@@ -40,7 +43,8 @@ def run(words: Words, pool: Pool = None, dask: Dask = None) -> Output:
         result = _spread(words, pool, dask)
     else:
         result = sweep_here(plan, words)
-    return _output(result, NOT_ALL_PASSED if has_failed(plan, result) else _exit_code(result))
+    store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store) if words.as_json else None
+    return _output(result, NOT_ALL_PASSED if has_failed(plan, result) else _exit_code(result), store)
 
 
 def _spread(words: Words, pool: str | None, dask: str | None) -> "SweepResult":
@@ -114,7 +118,7 @@ def recompare(words: Words, run_: OptionalRun = None) -> Output:
         return returned(body, words.artifacts, run_, overrides)
 
     result = with_progress(plan.cells, start)
-    return _output(result, _exit_code(result))
+    return _output(result, _exit_code(result), words.store if words.as_json else None)
 
 
 def report(
@@ -144,7 +148,10 @@ def report(
     result = rerender(words.store, run_id)
     if tsv is not None:
         export_tsv(words.store, result.run.run_id, tsv)
-    return replace(_output(result, PASSED), last=partial(_open, result.page) if open_ else None)
+    return replace(
+        _output(result, PASSED, words.store if words.as_json else None),
+        last=partial(_open, result.page) if open_ else None,
+    )
 
 
 def _open(page: Path) -> None:
@@ -155,7 +162,8 @@ def _open(page: Path) -> None:
         raise EnvironmentUnusable(f"no browser can be started; open {page}, or set BROWSER")
 
 
-def _output(result: "SweepResult", exit_code: int) -> Output:
+def _output(result: "SweepResult", exit_code: int, store: "Store | None") -> Output:
+    """Return what a run prints. `store`: that of the run, if the results of the cells are printed as JSON."""
     from qnnsweep.flows.runs.regressions import regressions_table
     from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_samples, summary_table
 
@@ -180,8 +188,28 @@ def _output(result: "SweepResult", exit_code: int) -> Output:
         "reused": facts.reused,
         "tables": facts.tables,
         "report": facts.report,
+        "results": [] if store is None else [_cell(cell, store) for cell in result.cells],
     }
     return Output(contents=summary, parts=parts, with_json=True, exit_code=exit_code)
+
+
+def _cell(cell: "Row", store: "Store") -> dict[str, Any]:
+    """Return the object of a cell for `--json`."""
+    from qnnsweep.conf.names import AXES
+    from qnnsweep.flows.runs.culprit import culprit
+    from qnnsweep.tasks.report.format import compared
+
+    found = culprit(store, str(cell["run_id"]), cell)
+    return {
+        **{axis: cell[axis] for axis in AXES},
+        "outcome": cell["outcome"],
+        "final_snr_db": cell["final_snr_db"],
+        "worst_output": cell["worst_final_output"],
+        "worst_sample": cell["worst_sample_name"],
+        "sentence": cell["diagnosis"] if compared(cell) else None,
+        "error": cell["reason"] or cell["error"],
+        "culprit": found and asdict(found),
+    }
 
 
 def _exit_code(result: "SweepResult") -> int:

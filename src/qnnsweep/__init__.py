@@ -22,19 +22,20 @@ if TYPE_CHECKING:
     from qnnsweep.flows.api.calls import repro as repro
     from qnnsweep.flows.api.calls import run as run
     from qnnsweep.flows.api.calls import tensors as tensors
-    from qnnsweep.flows.api.result import Culprit as Culprit
     from qnnsweep.flows.api.result import Run as Run
+    from qnnsweep.flows.runs.culprit import Culprit as Culprit
     from qnnsweep.tasks.errors import DeviceError as DeviceError
     from qnnsweep.tasks.errors import EnvironmentUnusable as EnvironmentUnusable
     from qnnsweep.tasks.errors import QnnsweepError as QnnsweepError
     from qnnsweep.tasks.errors import RequestError as RequestError
 
 mend_torchvision()  # before the user imports transformers or timm, whose imports fail where those of torchvision do
-_CALLS, _RESULT, _ERRORS = "qnnsweep.flows.api.calls", "qnnsweep.flows.api.result", "qnnsweep.tasks.errors"
+_CALLS, _ERRORS = "qnnsweep.flows.api.calls", "qnnsweep.tasks.errors"
 _MODULES = {
     **dict.fromkeys(("atlas", "bisect", "debug", "diff", "open_run", "plan", "qualify", "recompare"), _CALLS),
     **dict.fromkeys(("repair", "repro", "run", "tensors", "Repair"), _CALLS),
-    **dict.fromkeys(("Culprit", "Run"), _RESULT),
+    "Culprit": "qnnsweep.flows.runs.culprit",
+    "Run": "qnnsweep.flows.api.result",
     **dict.fromkeys(("DeviceError", "EnvironmentUnusable", "QnnsweepError", "RequestError"), _ERRORS),
 }
 __all__ = sorted(_MODULES)

@@ -145,7 +145,8 @@ def test_a_plan_as_json_is_one_line_of_all_cells_in_order(program: Program) -> N
         for scheme in ("fp16", "8a8w")
         for soc in ("SM8350", "SM8650")
     ]
-    assert json.loads(ran.stdout) == {"cells": cells, "seconds": None}  # in a folder without a run
+    planned = {"schema": "qnnsweep/plan/1", "cells": cells, "seconds": None}  # in a folder without a run
+    assert json.loads(ran.stdout) == planned
 
 
 WRONG = {

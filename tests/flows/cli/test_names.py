@@ -40,7 +40,8 @@ def test_a_run_has_the_same_names_in_every_command(program: Program, artifacts: 
 
 
 def test_the_artifacts_folder_has_the_same_two_forms_in_every_command(program: Program, artifacts: Path) -> None:
-    runs = {"runs": [{"run": run, "command": "run", "cells": 2, "passed": 1} for run in reversed(RUNS)]}
+    rows = [{"run": run, "command": "run", "cells": 2, "passed": 1} for run in reversed(RUNS)]
+    runs = {"schema": "qnnsweep/list/1", "runs": rows}
     for form in (f"artifacts={artifacts}", f"--artifacts={artifacts}"):
         assert json.loads(program.run("list", "runs", "--json", form).stdout) == runs
         assert json.loads(program.run("cache", "--json", form).stdout)["artifacts"] == str(artifacts)
@@ -88,7 +89,7 @@ def test_the_operators_of_the_latest_run_are_listed_once(program: Program, artif
     rows = table("operators", [operator | {"run_id": RUNS[2], "sample": sample} for sample in (0, 1)])
     tables.write(store, RUNS[2], "operators", rows)
     ran = program.run("list", "operators", "--json", f"artifacts={artifacts}")
-    assert json.loads(ran.stdout) == {"operators": [operator]}
+    assert json.loads(ran.stdout)["operators"] == [operator]
 
 
 def test_short_help_and_version(program: Program) -> None:

@@ -82,6 +82,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_is_complete(written: Written) -> None:
     assert written.introduced_steps > 100
     assert written.answer == {
+        "schema": "qnnsweep/repro/1",
         "folder": str(written.folder),
         "cell": f"{CELL}/qnn/local",
         "operator": CONVOLUTION,
