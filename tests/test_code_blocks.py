@@ -55,7 +55,7 @@ def parsed(line: str) -> tuple[Any, list[str]]:
 @pytest.mark.parametrize(("document", "line"), list(commands()))
 def test_a_command_of_a_document_has_these_options_and_keys(document: str, line: str) -> None:
     command, words = parsed(line)
-    assert command.name != "qnnsweep", f"{document}: no such command"
+    assert "plan" not in getattr(command, "commands", {}), f"{document}: no such command"
     options = {name for parameter in command.params for name in parameter.opts}
     asked = {word.partition("=")[0] for word in words if word.startswith("--")}
     assert asked - options == set()
