@@ -2,9 +2,9 @@
 
     python benchmarks/modules.py [--scheme 8a8w] [--only NAME ...] [--json]
 
-Each module has random weights and four random samples, and is small, so that the whole takes minutes. The table says per
-module whether it was exported, compiled and explained, and the sentence; or the line with which it was refused. A module
-counts as answered if it was compared, or if the refusal names a remedy or a line of the model's code.
+Each module has random weights and four random samples, and is small, so that the whole takes minutes. The table says
+per module whether it was exported, compiled and explained, and the sentence; or the line with which it was refused. A
+module counts as answered if it was compared, or if the refusal names a remedy or a line of the model's code.
 """
 
 import argparse

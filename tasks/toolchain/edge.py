@@ -173,7 +173,7 @@ def edge_program(compiler: Compiler, program: ExportedProgram, method: str = MET
     if passes is not None:
         edge = edge.transform({method: passes})
         lift_constant_tensor_pass(edge.exported_program(method))
-        fold_constants(edge.exported_program(method), of_buffers=False)  # those that the backend's transforms make
+        fold_constants(edge.exported_program(method), of_weights=False)  # those that the backend's transforms make
     assert edge._etrecord is not None
     edge._etrecord.add_extra_export_modules({"edge_after_transform": copy.deepcopy(edge)})
     return edge

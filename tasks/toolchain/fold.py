@@ -1,7 +1,8 @@
-"""Values of an exported program that depend on no input and on no weight, computed once and stored as constants.
+"""Values of an exported program that depend on no input, computed once and stored as constants.
 
 The compiler of a backend refuses a subgraph without inputs, and a quantizer puts grids on tables that are computed from
-`torch.arange`. Values that depend on weights stay as they are, because a quantizer recognizes weights by their readers.
+`torch.arange`. A weight that is computed from others (weight standardization, a sum with an adapter's matrix) becomes a
+constant that the quantizer recognizes as a weight by its reader.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,18 +23,19 @@ _MOST_BYTES = 2**26
 _PREFIX = "folded"
 _CHECK = torch.ops.aten._assert_tensor_metadata.default
 """Checks at run time what torch.export knows of a value. A constant has passed the check."""
-_COPIES = (torch.ops.aten.clone.default, torch.ops.aten.lift_fresh_copy.default)
+_MOVES = (torch.ops.aten.clone.default, torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.embedding.default)
 
 
-def fold_constants(program: ExportedProgram, *, of_buffers: bool = True) -> None:
-    """Replace the values of a program that depend on no input and no weight by constants, in place.
+def fold_constants(program: ExportedProgram, *, of_weights: bool = True) -> None:
+    """Replace the values of a program that depend on no input by constants, in place.
 
-    `of_buffers`: whether values that depend on buffers are constants, too. In a quantized program, weights are buffers.
+    `of_weights`: whether values that depend on parameters and buffers are constants, too. Those of a quantized program
+    stay, because their readers need their grids.
 
-    A value that is only created (`torch.zeros`) or viewed stays: nothing is computed. So do values that are changed in
-    place, random numbers, and the outputs of the program.
+    A value that is only created (`torch.zeros`), viewed or looked up stays: nothing is computed. So do values that are
+    changed in place, random numbers, and the outputs of the program.
     """
-    values = _values(program, of_buffers)
+    values = _values(program, of_weights)
     folded = [
         node
         for node, (value, is_computed) in values.items()
@@ -64,19 +66,19 @@ def fold_constants(program: ExportedProgram, *, of_buffers: bool = True) -> None
     _declare(program, specs)
 
 
-def _values(program: ExportedProgram, of_buffers: bool) -> dict[Node, tuple[torch.Tensor, bool]]:
+def _values(program: ExportedProgram, of_weights: bool) -> dict[Node, tuple[torch.Tensor, bool]]:
     """Return the constant values of a program, and whether something was computed for them."""
     signature = program.graph_signature
-    buffers = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
-    held: dict[str, str] = buffers if of_buffers else {}
+    stored = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    held: dict[str, str] = {**stored, **signature.inputs_to_parameters} if of_weights else {}
     changed, values = written_memory(program.graph), cast(dict[Node, tuple[torch.Tensor, bool]], {})
     for node in program.graph.nodes:
         if node in changed:
             continue
         if node.op == "placeholder" and node.name in held:
-            stored = {**program.state_dict, **program.constants}[held[node.name]]
-            if isinstance(stored, torch.Tensor):
-                values[node] = (stored.detach(), False)
+            value = {**program.state_dict, **program.constants}[held[node.name]]
+            if isinstance(value, torch.Tensor):
+                values[node] = (value.detach(), False)
         elif node.op == "call_function" and hasattr(node.target, "_schema"):
             sources = node.all_input_nodes
             if any(source not in values for source in sources) or not _is_foldable(node):
@@ -97,7 +99,7 @@ def _is_foldable(node: Node) -> bool:
 def _only_moves(node: Node) -> bool:
     """Return whether the elements of a value are those of another value. In the edge dialect, views are copies."""
     schema: Any = getattr(node.target, "_schema", None)
-    return node.target in _COPIES or schema.name.endswith("_copy") or shares_memory(node) is not None
+    return node.target in _MOVES or schema.name.endswith("_copy") or shares_memory(node) is not None
 
 
 def _computed(node: Node, sources: Mapping[Node, torch.Tensor]) -> Any:

@@ -47,6 +47,37 @@ class ScalesAWeight(Net):
         return torch.nn.functional.linear(x, self.linear.weight / self.linear.weight.norm())
 
 
+class AddsAnAdapter(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = torch.nn.Linear(8, 2, bias=False), torch.nn.Linear(2, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.linear.weight + self.up.weight @ self.down.weight, self.linear.bias)
+
+
+class StandardizesAWeight(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(4, 4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.convolution.weight
+        weight = torch.nn.functional.batch_norm(weight[None].flatten(2), None, None, training=True).view_as(weight)
+        return torch.nn.functional.conv1d(self.linear(x)[None], weight, self.convolution.bias)
+
+
+class AddsParameters(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        token = (self.embedding.weight[:1] + self.linear.bias).expand(4, -1)
+        return self.linear(torch.cat([token, x]))
+
+
+class LooksUpPositions(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.embedding(torch.arange(4))
+
+
 class FillsAMask(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         mask = torch.ones(4, 8) + 1

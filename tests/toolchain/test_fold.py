@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 
 FOLDED = {
     "Sinusoidal": ["aten.slice.Tensor", "aten.mul.Tensor", "aten.sin.default", "aten.cos.default"],
-    "RelativePositions": ["aten.linear.default", "aten.embedding.default", "aten.sum.dim_IntList", "aten.add.Tensor"],
+    "RelativePositions": ["aten.linear.default", "aten.add.Tensor"],
     "ScalesABuffer": ["aten.mul.Tensor", "aten.linear.default"],
+    "ScalesAWeight": ["aten.linear.default"],
+    "AddsAnAdapter": ["aten.linear.default"],
+    "StandardizesAWeight": ["aten.linear.default", "aten.unsqueeze.default", "aten.conv1d.default"],
+    "AddsParameters": ["aten.cat.default", "aten.linear.default"],
 }
-KEPT = ("ViewsABuffer", "ScalesAWeight", "FillsAMask", "DrawsNumbers")
+KEPT = ("ViewsABuffer", "LooksUpPositions", "FillsAMask", "DrawsNumbers")
 
 
 def operators(program: torch.export.ExportedProgram) -> list[str]:
@@ -43,7 +47,7 @@ def config(kind: str) -> ModelConfig:
 
 
 @pytest.mark.parametrize("kind", FOLDED)
-def test_a_table_without_inputs_is_a_constant_of_the_saved_program(
+def test_a_value_without_inputs_is_a_constant_of_the_saved_program(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -61,7 +65,7 @@ def test_a_table_without_inputs_is_a_constant_of_the_saved_program(
 
 
 @pytest.mark.parametrize("kind", KEPT)
-def test_weights_views_random_numbers_and_what_changes_in_place_stay_as_they_are(kind: str) -> None:
+def test_views_lookups_random_numbers_and_what_changes_in_place_stay_as_they_are(kind: str) -> None:
     module, (sample,) = build(kind), samples(1)
     inputs = (sample["inputs"],)
     with torch.no_grad():
@@ -85,10 +89,13 @@ def test_tensors_without_elements_are_left_out_unless_they_give_a_dtype() -> Non
 
 
 @pytest.mark.toolchain
-@pytest.mark.parametrize("scheme", ["8a8w", "fp16"])
-def test_sinusoidal_positions_are_compiled(scheme: str, resources: Resources) -> None:
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [("Sinusoidal", "8a8w"), ("Sinusoidal", "fp16"), ("StandardizesAWeight", "8a8w"), ("AddsParameters", "8a8w")],
+)
+def test_a_model_with_folded_values_is_compiled_as_one_subgraph(kind: str, scheme: str, resources: Resources) -> None:
     ask = load([f"scheme={scheme}", "soc=SM8650", "measure.dump_operators=false"]).cells[0].request
     tools: Any = {"store": resources.store, "workers": resources.workers}
-    quantized = quantize(export(config("Sinusoidal"), "", **tools), ask.scheme, ask.backend.kind, **tools)
+    quantized = quantize(export(config(kind), "", **tools), ask.scheme, ask.backend.kind, **tools)
     (method,) = lower(quantized, ask.soc, lowering_options(ask), **tools).methods
     assert method.delegated_subgraphs == 1
