@@ -94,11 +94,12 @@ def serve(
 def recompare(words: Words, run_: OptionalRun = None) -> Output:
     """Compare a past run again with other tolerances, from its stored captures. Needs no device and compiles nothing.
 
+    The names of a metric or a backend of your own, and its --config-dir, are never read from the run: give them again.
     For example: tolerance=none, or 'tolerance.operators={8a8w:{snr_db:30}}'.
     """
     from qnnsweep.conf.recompare import check_changeable
 
-    overrides = words.overrides
+    overrides, folders = words.overrides, words.folders
     check_changeable(overrides)
     configure_prefect()
     from qnnsweep.flows.cells.resources import prepare
@@ -106,12 +107,12 @@ def recompare(words: Words, run_: OptionalRun = None) -> Output:
     from qnnsweep.flows.recompare import recompare as flow
     from qnnsweep.flows.runs.flow_state import returned
 
-    past, plan = planned(words.store, run_, overrides)
+    past, plan = planned(words.store, run_, overrides, folders)
     prepare(plan)
 
     def start(on_progress: "ProgressCallback") -> "SweepResult":
-        body = flow.with_body(lambda: run_recompare(past, plan, overrides, on_progress))
-        return returned(body, words.artifacts, run_, overrides)
+        body = flow.with_body(lambda: run_recompare(past, plan, overrides, folders, on_progress))
+        return returned(body, words.artifacts, run_, overrides, list(map(str, folders)))
 
     result = with_progress(plan.cells, start)
     return _output(result, _exit_code(result))
