@@ -108,8 +108,8 @@ def _number(cells: dict[str, Any]) -> None:
 
 
 REFUSED = {
-    _kind: "it used the backend planted_in_a_store:Thing, which is code of its user: a store cannot choose code; name ",
-    _metric: "it used the metric planted_in_a_store:Thing, which is code of its user: a store cannot choose code; name ",
+    _kind: f"it used the backend {PLANTED}, which is code of its user: a store cannot choose code; name it again, ",
+    _metric: f"it used the metric {PLANTED}, which is code of its user: a store cannot choose code; name it again, ",
     _toolchain("mine.yaml"): "toolchain=mine.yaml: this machine has no toolchain of this name; prepare it with ",
     _toolchain("../mine"): "toolchain=../mine: this machine has no toolchain of this name; prepare it with ",
     _interpolation: "its cells cannot be read: tolerance: an interpolation; make the run again",
