@@ -1,11 +1,13 @@
 """The toolchain of a cell: that of this Python environment, or a prepared one."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from qnnsweep.conf.toolchains import ToolchainConfig
 from qnnsweep.tasks.records import Toolchain
 from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk, identity
+from qnnsweep.tasks.toolchain.prepared import in_use
 from qnnsweep.tasks.toolchain.prepared.record import read_record
 
 
@@ -19,6 +21,9 @@ def toolchain_of(toolchain: ToolchainConfig) -> tuple[dict[str, str], dict[str, 
         sdk = find_sdk(os.environ)
         environment = sdk.environment(os.environ)
         return environment, environment, identity(sdk)
-    prepared = read_record(Path(toolchain.folder))
+    folder = Path(toolchain.folder)
+    with suppress(OSError):  # the record of a folder that does not exist cannot be read either
+        in_use.hold(folder)
+    prepared = read_record(folder)
     prepared.check_files()
     return prepared.environment(os.environ), prepared.sdk.environment(os.environ), prepared.identity
