@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, RenderableType
 
-from qnnsweep.conf.errors import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
+from qnnsweep.conf.errors import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_run
 from qnnsweep.flows.cli.foreground import has_failed, interruptible, sweep_here, with_progress
 from qnnsweep.flows.cli.options import RUN_NAMES, OptionalRun, Pool
 from qnnsweep.flows.server.settings import configure_prefect
-from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, EnvironmentUnusable, RequestError
 from qnnsweep.tasks.report.formats.names import Format
 
 if TYPE_CHECKING:
@@ -189,4 +189,7 @@ def _exit_code(result: "SweepResult") -> int:
     outcomes = {row["outcome"] for row in result.cells}
     if outcomes & {"failed", "out_of_tolerance"}:
         return NOT_ALL_PASSED
-    return DEVICES_UNUSABLE if "infrastructure" in outcomes else PASSED
+    errors = {row["error_type"] for row in result.cells if row["outcome"] == "infrastructure"}
+    if errors & {DeviceError.__name__, DeadlinePassed.__name__}:
+        return DEVICES_UNUSABLE
+    return ENVIRONMENT_UNUSABLE if errors else PASSED
