@@ -76,7 +76,7 @@ def prepare_inputs(artifacts: str, overrides: list[str], folder: Path) -> dict[s
         (folder / f"{name}.parquet").write_bytes(encode(record))
     request = {"overrides": overrides, "store": str(resources.store.root)}
     (folder / "request.json").write_text(json.dumps(request))
-    return find_sdk(os.environ, resources.store.root / "toolchain").environment(os.environ)
+    return find_sdk(os.environ).environment(os.environ)
 
 
 def run_side(side: str, folder: str, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def main() -> int:
 class Bench:
     def __init__(self, *, folder: Path, model: str, scheme: str) -> None:
         self.folder = folder
-        self.environment = find_sdk(os.environ, folder / "toolchain").environment(os.environ)
+        self.environment = find_sdk(os.environ).environment(os.environ)
         """The environment of the runner."""
         self.fixed = [f"model={model}", f"scheme={scheme}"]
 

@@ -6,25 +6,29 @@ command line takes precedence.
 """
 
 import itertools
+import json
 import math
 import re
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ElementType, Glob, Override, QuotedString, Transformer
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from qnnsweep.conf.check import unknown_schemes
 from qnnsweep.conf.compose import SEARCH_PATH, Overrides, compose, compose_cells, compose_request, quoted
+from qnnsweep.conf.constraints import violations
 from qnnsweep.conf.describe import is_known, no_such_key
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.limits import check_override
@@ -33,9 +37,11 @@ from qnnsweep.conf.names import AXES, MASKED_NAMES
 from qnnsweep.conf.options import GROUPS, SHIPPED, Options
 from qnnsweep.conf.places import SAMPLES_KEYS
 from qnnsweep.conf.plan import SWEEP_KEYS, Plan, plan
+from qnnsweep.conf.recompare import KEPT, KINDS, restored
 from qnnsweep.conf.sampled import absolute, code_of, with_samples
 from qnnsweep.conf.schema import DeviceConfig, Request
 from qnnsweep.conf.syntax import explain
+from qnnsweep.conf.toolchains import ToolchainConfig
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
@@ -59,6 +65,51 @@ def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
         planned = plan(requests, swept=swept, folders=tuple(folders))
         _check_schemes_of_tolerances(planned, parsed.options)
         return planned
+
+
+def load_again(run: Mapping[str, Any], overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
+    """Return the plan of the cells of a past run, changed by the overrides of this command line.
+
+    `run`: what `qnnsweep.conf.recompare.recorded` returned. Code and folders are those of this command line. Raises
+    RequestError.
+    """
+    with parse(overrides, config_dirs) as parsed:
+        options = parsed.options
+        base = plan(_requests(parsed), swept=[*parsed.values], folders=options.user_folders)
+        now = base.cells[0].request
+
+        def value_of(group: str, plain: dict[str, Any]) -> Any:
+            words = [values[0] for key, values in parsed.values.items() if key.startswith(f"{group}.")]
+            if group in parsed.values and group != "backend":
+                return getattr(now, group)
+            return _recorded_value(group, plain, _parse(words) if group != "backend" else ())
+
+        @cache
+        def toolchain_of(name: str) -> ToolchainConfig:
+            if name not in options.files["toolchain"]:  # only a name: the path of a file would select any folder
+                problem = "this machine has no toolchain of this name; prepare it with `qnnsweep toolchain add`"
+                raise RequestError(problem, key="toolchain", value=printable(name))
+            return compose_request((f"toolchain={quoted(name)}",), options).toolchain
+
+        planned = replace(base, cells=restored(run, now, value_of, toolchain_of))
+        _check_schemes_of_tolerances(planned, options)
+        return planned
+
+
+def _recorded_value(group: str, plain: dict[str, Any], overrides: Sequence[Override]) -> Any:
+    """Return a value that a run recorded, changed by the overrides. Raises ValueError for anything but values."""
+    if "${" in json.dumps(plain):
+        raise ValueError(f"{group}: an interpolation")
+    try:
+        given = {"factory": "", **plain} if group == "model" else plain
+        config = OmegaConf.create({group: OmegaConf.merge(OmegaConf.structured(KINDS[group]), given)})
+        ConfigLoaderImpl._apply_overrides_to_config([*overrides], config)
+        value: Any = cast(dict[str, Any], OmegaConf.to_object(config))[group]
+    except (OmegaConfBaseException, HydraException) as error:
+        raise ValueError(f"{group}: {error}") from error
+    for problem in violations(value, group) if group not in KEPT else ():
+        raise ValueError(str(problem))
+    return value
 
 
 def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[list[str]]:

@@ -28,8 +28,12 @@ def toolchains_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder of prepared toolchains. Its subfolder `toolchain` has one option of the group per toolchain."""
     if chosen := environ.get(TOOLCHAINS_VARIABLE):
         return Path(chosen).expanduser().absolute()
-    caches = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return (caches / "qnnsweep" / "toolchains").absolute()
+    return caches_folder(environ) / "toolchains"
+
+
+def caches_folder(environ: Mapping[str, str]) -> Path:
+    """Return the folder of what only this user of this machine has: code and libraries are never in a store."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "qnnsweep"
 
 
 def is_toolchain_name(name: str) -> bool:

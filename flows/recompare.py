@@ -1,5 +1,7 @@
 """The flow that compares a past run's captures again with changed tolerances, without a device or a compilation."""
 
+import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -7,9 +9,11 @@ from pathlib import Path
 
 from prefect.futures import PrefectFuture
 
-from qnnsweep.conf.load import load
+from qnnsweep.conf.backends import make_importable
+from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.load import load_again
 from qnnsweep.conf.plan import Plan, PlannedCell
-from qnnsweep.conf.recompare import check_changeable, key_of
+from qnnsweep.conf.recompare import check_changeable
 from qnnsweep.conf.schema import RetentionConfig, TrendConfig
 from qnnsweep.flows.cells.graph import (
     ProgressCallback,
@@ -23,9 +27,9 @@ from qnnsweep.flows.forecasts.costs import work_label
 from qnnsweep.flows.runs import results
 from qnnsweep.flows.runs.files import CellEvidence, read_evidence
 from qnnsweep.flows.runs.flow_state import run_flow
-from qnnsweep.flows.session import begin, no_progress
+from qnnsweep.flows.session import begin, command, no_progress
 from qnnsweep.tasks.compare import compare_task
-from qnnsweep.tasks.errors import EvidenceError, RequestError
+from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Comparison, RunFacts
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.stage import configure_task
@@ -33,10 +37,15 @@ from qnnsweep.tasks.storage.store import Store
 
 
 def run_recompare(
-    past: RunFacts, plan: Plan, overrides: Sequence[str], on_progress: ProgressCallback = no_progress
+    past: RunFacts,
+    plan: Plan,
+    overrides: Sequence[str],
+    folders: Sequence[Path],
+    on_progress: ProgressCallback = no_progress,
 ) -> results.SweepResult:
     """Compare every cell of a past run again, as a new run. `past`, `plan`: see `planned`."""
-    line = ("qnnsweep", "recompare", f"--run={past.run_id}", *overrides)
+    line = command(overrides, folders, f"--run={past.run_id}", verb="recompare")
+    make_importable(plan.folders)
     with begin(plan, line, on_progress) as session:
         resources = session.resources
         evidence = [read_evidence(past.run_id, cell.request, session.store) for cell in plan.cells]
@@ -51,28 +60,35 @@ def run_recompare(
 
 
 @run_flow()
-def recompare(artifacts: str, run_id: str | None, overrides: list[str]) -> results.SweepResult:
+def recompare(
+    artifacts: str, run_id: str | None, overrides: list[str], config_dirs: list[str] | None = None
+) -> results.SweepResult:
     """Compare every cell of a past run again, as a new run. `overrides`: see `planned`."""
-    return run_recompare(*planned(Store.at(artifacts), run_id, overrides), overrides)
+    folders = [Path(folder) for folder in config_dirs or ()]
+    return run_recompare(*planned(Store.at(artifacts), run_id, overrides, folders), overrides, folders)
 
 
-def planned(store: Store, run_id: str | None, overrides: Sequence[str]) -> tuple[RunFacts, Plan]:
-    """Return the facts and the plan of a past run. `overrides` replace the run's own overrides of the same keys.
+def planned(
+    store: Store, run_id: str | None, overrides: Sequence[str], folders: Sequence[Path]
+) -> tuple[RunFacts, Plan]:
+    """Return the facts and the plan of a past run. `overrides` change the values that the run had.
 
-    Raises RequestError for an unknown run, for an override of a key that changes captures, and for a reference without
-    stored values.
+    `folders`: the user's folders of configuration, whose modules can be imported. Raises RequestError for an unknown
+    run, for an override of a key that changes captures, for code that these overrides do not name, and for a reference
+    without stored values.
     """
     check_changeable(overrides)
     run = results.find_run(store, run_id)
-    if run.command[:2] == ("qnnsweep", "repair"):
-        raise RequestError(f"run {run.run_id} is a repair; only a run of qnnsweep run can be compared again")
-    if run.command[:2] != ("qnnsweep", "run"):
+    if run.command[1:2] == ("recompare",):
         raise RequestError(f"run {run.run_id} was itself a recompare; name the run that it compared: {run.command[2]}")
-    arguments = run.command[2:]
-    folders = [Path(word.removeprefix("--config-dir=")) for word in arguments if word.startswith("--config-dir=")]
-    changed = {key_of(override) for override in overrides}
-    unchanged = [word for word in arguments if not word.startswith("--") and key_of(word) not in changed]
-    plan = load([*unchanged, *overrides], config_dirs=folders)
+    cells = json.loads(run.cells)
+    if not cells:
+        problem = "only a run of qnnsweep run, of this version, can be compared again"
+        raise RequestError(f"run {run.run_id} keeps no cells: {shlex.join(run.command[:3])}; {problem}")
+    try:
+        plan = load_again(cells, overrides, config_dirs=folders)
+    except RequestError as error:
+        raise error if error.key else RequestError(f"run {run.run_id}: {error.problem}") from None
     _check_references(run.run_id, plan, store)
     # Use the store's location on this machine: where the run was made, the store may have been in another folder. What
     # follows after a night is not repeated: a limit of retention could remove the very run that is compared again.

@@ -59,7 +59,7 @@ def reproduce(
     with lock.shared(store):
         row = find_cell(store, run_id, cell)
         evidence = _evidence(store, run_id, cell, row)
-        sdk = _sdk(store, cell, row)
+        sdk = _sdk(cell, row)
         worst = _worst_row(tables.rows(store, "operators", run_id), row, operator)
         name, sample = str(worst["operator"]), int(worst["sample"])
         folder = to or Path(f"repro-{row['model']}-{row['scheme']}-{row['soc']}-{name}".replace("/", "_"))
@@ -132,9 +132,9 @@ def _evidence(store: Store, run_id: str, cell: str, row: Row) -> CellEvidence:
     return evidence
 
 
-def _sdk(store: Store, cell: str, row: Row) -> Sdk:
+def _sdk(cell: str, row: Row) -> Sdk:
     """Return the SDK of this environment. Raises RequestError if the cell was compiled with another release."""
-    sdk = find_sdk(os.environ, store.root / "toolchain")
+    sdk = find_sdk(os.environ)
     here = {"QNN": sdk.build, "executorch": metadata.version("executorch"), "torch": metadata.version("torch")}
     for name, version in here.items():
         measured = row[name.lower()]

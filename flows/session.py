@@ -5,6 +5,7 @@ sends the notifications, and removes the runs that exceed the limits of retentio
 """
 
 import gc
+import json
 import secrets
 import threading
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from qnnsweep.conf.backends import make_importable
 from qnnsweep.conf.names import COMPILE_STAGES
 from qnnsweep.conf.plan import Plan, PlannedCell
+from qnnsweep.conf.recompare import recorded
 from qnnsweep.conf.schema import Request
 from qnnsweep.flows.cells.cases import CollectionCells
 from qnnsweep.flows.cells.graph import Codes, Graph, ProgressCallback, Submission, await_result
@@ -134,6 +136,7 @@ class Session:
             toolchain=toolchain,
             tables=self.store.display_path("tables"),
             report=self.store.display_path(results.report_name(self.run_id)),
+            cells=json.dumps(recorded(self.plan) if self._line[1] == "run" else {}),
         )
 
     def finish(

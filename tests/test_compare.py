@@ -37,6 +37,13 @@ def compared(
     return compare(lowered, capture, options, store=resources.store, workers=resources.workers)
 
 
+def test_a_record_does_not_choose_the_code_of_a_backend(
+    lowered: LoweredProgram, capture: Capture, resources: Resources
+) -> None:
+    with pytest.raises(EvidenceError, match="the program is of the backend cProfile:Profile, which the request does"):
+        compared(resources, replace(lowered, backend="cProfile:Profile"), capture)
+
+
 def test_every_operator_and_every_output_has_one_row(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:

@@ -260,8 +260,9 @@ def comparison_options(request: Request) -> ComparisonOptions:
     measure = request.measure
     metrics = tuple(dict.fromkeys(measure.metrics))
     own_code = [name for name in metrics if name not in METRICS]
-    if request.backend.kind not in SHIPPED_BACKENDS:
-        own_code.append(request.backend.kind)  # this code interprets the names of the backend's profiling events
+    own_backend = None if request.backend.kind in SHIPPED_BACKENDS else request.backend.kind
+    if own_backend is not None:
+        own_code.append(own_backend)  # this code interprets the names of the backend's profiling events
     return ComparisonOptions(
         classifier=request.model.classifier,
         tolerances=of_scheme(request.tolerance.operators, request.scheme.name),
@@ -270,6 +271,7 @@ def comparison_options(request: Request) -> ComparisonOptions:
         metrics=metrics,
         references=other_references(measure),
         own_code=functions_digest(own_code) if own_code else "",
+        own_backend=own_backend,
     )
 
 

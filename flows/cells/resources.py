@@ -53,7 +53,7 @@ class Resources:
         others = dict(self.others)
         for toolchain in toolchains:
             if toolchain.name not in (self.workers.toolchain, *others):
-                environment, of_runner, versions = toolchain_of(toolchain, self.store)
+                environment, of_runner, versions = toolchain_of(toolchain)
                 pool = self.workers.of_toolchain(toolchain.name, environment, versions)
                 others[toolchain.name] = pool, self.farm.with_environment(of_runner, pool.program_starter(of_runner))
         return replace(self, others=others)
@@ -92,7 +92,7 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     scheduler = Scheduler(parallel=limits.parallel or len(os.sched_getaffinity(0)), memory_bytes=int(memory))
     estimates = costs.estimates(store)
     first, *others = (cell.request.toolchain for cell in plan.cells)
-    environment, of_runner, versions = toolchain_of(first, store)
+    environment, of_runner, versions = toolchain_of(first)
     supervisor = Supervisor(
         environment=environment,
         store=store,
@@ -105,7 +105,8 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
     )
     for cell in plan.cells:
         for device in cell.request.devices:
-            if device.runner is RunnerKind.native and cell.impossible is None and can_run_on(device, cell.request):
+            is_native = device.runner is RunnerKind.native and device.native_folder is not None  # None of a past run
+            if is_native and cell.impossible is None and can_run_on(device, cell.request):
                 native_files(device, cell.request.soc.arch, os.environ)  # raises if the device's runner is not complete
     workers = WorkerPool(versions, supervisor)
     farm = Farm(

@@ -24,5 +24,5 @@ def start_servers(plan: Plan) -> None:
     has_results = not store.url and any(store.root.joinpath("results").glob("*"))
     for toolchain in {request.toolchain.name: request.toolchain for request in cells}.values():
         with suppress(EnvironmentUnusable, OSError):
-            environment, *_ = toolchain_of(toolchain, store)
+            environment, *_ = toolchain_of(toolchain)
             fork_server(environment, MODULES_OF_CALLS, compiles=not has_results).started()

@@ -33,7 +33,7 @@ def checks(store: Store) -> list[DoctorCheck]:
     """Return all checks. Problems should be fixed in this order. Creates nothing except the folder of the artifacts."""
     machine = [*_python(), *_packages(), *_machine(store)]
     with ThreadPoolExecutor() as threads:  # two processes try things while Prefect is imported here
-        backends = threads.submit(lambda: list(_backends(store)))
+        backends = threads.submit(lambda: list(_backends()))
         trial = threads.submit(schedule_trial.problem_here)
         server = list(_prefect_server())
         return [*machine, *backends.result(), *_toolchains(), *_farm(), *server, *_schedules(server, trial.result())]
@@ -91,9 +91,9 @@ def _machine(store: Store) -> Iterator[DoctorCheck]:
     )
 
 
-def _backends(store: Store) -> Iterator[DoctorCheck]:
+def _backends() -> Iterator[DoctorCheck]:
     for kind in SHIPPED_BACKENDS:
-        yield from backend_of(kind).doctor(store.root / "toolchain")
+        yield from backend_of(kind).doctor()
 
 
 def _toolchains() -> Iterator[DoctorCheck]:

@@ -16,7 +16,7 @@ _WIDTH_OF_A_FILE = 160
 
 EXITS = """
 Exit codes: 0 all cells passed · 1 some cell failed or is out of tolerance · 2 the request is wrong, nothing ran ·
-3 this machine lacks something · 4 devices unusable.
+3 this machine lacks something, or a file is damaged · 4 devices unusable.
 """
 
 RUN_NAMES = "an id, the beginning of an id, `latest` or `previous`"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from qnnsweep.conf.errors import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
+from qnnsweep.conf.errors import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_run
 from qnnsweep.flows.cli.foreground import has_failed, interruptible, sweep_here, with_progress
 from qnnsweep.flows.cli.options import RUN_NAMES, OptionalRun, Pool
 from qnnsweep.flows.server.settings import configure_prefect
-from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, EnvironmentUnusable, RequestError
 from qnnsweep.tasks.report.formats.names import Format
 
 if TYPE_CHECKING:
@@ -98,11 +98,12 @@ def serve(
 def recompare(words: Words, run_: OptionalRun = None) -> Output:
     """Compare a past run again with other tolerances, from its stored captures. Needs no device and compiles nothing.
 
+    The names of a metric or a backend of your own, and its --config-dir, are never read from the run: give them again.
     For example: tolerance=none, or 'tolerance.operators={8a8w:{snr_db:30}}'.
     """
     from qnnsweep.conf.recompare import check_changeable
 
-    overrides = words.overrides
+    overrides, folders = words.overrides, words.folders
     check_changeable(overrides)
     configure_prefect()
     from qnnsweep.flows.cells.resources import prepare
@@ -110,12 +111,12 @@ def recompare(words: Words, run_: OptionalRun = None) -> Output:
     from qnnsweep.flows.recompare import recompare as flow
     from qnnsweep.flows.runs.flow_state import returned
 
-    past, plan = planned(words.store, run_, overrides)
+    past, plan = planned(words.store, run_, overrides, folders)
     prepare(plan)
 
     def start(on_progress: "ProgressCallback") -> "SweepResult":
-        body = flow.with_body(lambda: run_recompare(past, plan, overrides, on_progress))
-        return returned(body, words.artifacts, run_, overrides)
+        body = flow.with_body(lambda: run_recompare(past, plan, overrides, folders, on_progress))
+        return returned(body, words.artifacts, run_, overrides, list(map(str, folders)))
 
     result = with_progress(plan.cells, start)
     return _output(result, _exit_code(result), words.store if words.as_json else None)
@@ -216,4 +217,7 @@ def _exit_code(result: "SweepResult") -> int:
     outcomes = {row["outcome"] for row in result.cells}
     if outcomes & {"failed", "out_of_tolerance"}:
         return NOT_ALL_PASSED
-    return DEVICES_UNUSABLE if "infrastructure" in outcomes else PASSED
+    errors = {row["error_type"] for row in result.cells if row["outcome"] == "infrastructure"}
+    if errors & {DeviceError.__name__, DeadlinePassed.__name__}:
+        return DEVICES_UNUSABLE
+    return ENVIRONMENT_UNUSABLE if errors else PASSED

@@ -49,6 +49,7 @@ def add(
     bridged = "" if toolchain.bridge is None else f", with the bridge `{toolchain.bridge}`"
     lines = [f"toolchain={toolchain.name}: QNN {toolchain.build} from {toolchain.origin}{bridged}"]
     lines += [toolchain.changes] if toolchain.changes else []
+    lines += [f"unverified: no digest is known of {source}" for source in toolchain.unverified]
     lines += [] if toolchain.provisional is None else [f"provisional: {toolchain.provisional}"]
     return Output(contents=_summary(toolchain), parts=lines)
 
@@ -83,6 +84,7 @@ def _summary(toolchain: "PreparedToolchain") -> dict[str, Any]:
         "commit": toolchain.commit,
         "passes_off": toolchain.passes_off,
         "operators_skipped": toolchain.operators_skipped,
+        "unverified": toolchain.unverified,
         "provisional": toolchain.provisional,
         "digest": toolchain.digest,
         "probed": list(map(asdict, toolchain.probed)),
@@ -94,6 +96,6 @@ def _table(toolchains: "Sequence[PreparedToolchain]") -> Table:
     table.add_row(DEFAULT_TOOLCHAIN, "", "this Python environment, or QNN_SDK_ROOT", "", "see `qnnsweep doctor`")
     for toolchain in toolchains:
         lost = "" if toolchain.provisional is None else f"provisional: {toolchain.provisional}"
-        note = "; ".join(filter(None, (toolchain.changes, lost)))
+        note = "; ".join(filter(None, (toolchain.changes, "unverified" if toolchain.unverified else "", lost)))
         table.add_row(toolchain.name, toolchain.build, toolchain.origin, toolchain.bridge or "", note)
     return table

@@ -134,7 +134,7 @@ def forecast(plan: Plan) -> Forecast | None:
     calls = select(store, "work", (*CELL_COLUMNS, "stage", "seconds"), runs=latest, problems=set())
     past = _past(rows, calls)
     requests = [cell.request for cell in plan.cells if cell.impossible is None]
-    compiled = _compiled(requests, rows, plan, store)
+    compiled = _compiled(requests, rows, plan)
     known = [_similar("lower", request, past) is not None for request in requests]
     seconds = _seconds(
         [request for request, is_known in zip(requests, known, strict=True) if is_known],
@@ -151,7 +151,7 @@ def forecast(plan: Plan) -> Forecast | None:
     )
 
 
-def _compiled(requests: Sequence[Request], rows: Sequence[Row], plan: Plan, store: Store) -> list[bool]:
+def _compiled(requests: Sequence[Request], rows: Sequence[Row], plan: Plan) -> list[bool]:
     """Return whether a run had a cell with the same inputs and versions, per request."""
     make_importable(plan.folders)
     known = {tuple(row[name] for name in (*_DIGESTS, *_VERSIONS)) for row in rows}
@@ -164,7 +164,7 @@ def _compiled(requests: Sequence[Request], rows: Sequence[Row], plan: Plan, stor
     versions_of: dict[str, Mapping[str, str | None]] = {}
     for name, toolchain in toolchains.items():
         with suppress(EnvironmentUnusable):
-            versions_of[name] = asdict(toolchain_of(toolchain, store)[2])
+            versions_of[name] = asdict(toolchain_of(toolchain)[2])
     return [
         (code := code_of.get(digest(request.model))) is not None
         and (versions := versions_of.get(request.toolchain.name)) is not None

@@ -123,13 +123,15 @@ def read_facts(run_id: str, store: Store) -> RunFacts:
     try:
         facts = json.loads(store.files.read(name))
         toolchain = Toolchain(**facts.pop("toolchain"))
-        return RunFacts(**facts | {"command": tuple(facts["command"]), "toolchain": toolchain})
+        values = {"command": tuple(facts["command"]), "cells": json.dumps(facts.get("cells", {}))}
+        return RunFacts(**facts | values, toolchain=toolchain)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EvidenceError(f"{store.display_path(name)} cannot be read: {error}") from error
 
 
 def _write_facts(run: RunFacts, store: Store) -> None:
-    store.files.write(_facts_name(run.run_id), json.dumps(asdict(run), indent=1).encode())
+    facts = asdict(run) | {"cells": json.loads(run.cells)}
+    store.files.write(_facts_name(run.run_id), json.dumps(facts, indent=1).encode())
 
 
 def _with_trends(

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from qnnsweep.conf.names import SHIPPED_BACKENDS
 from qnnsweep.tasks.comparison.capture import ComparedSamples, compare_outputs, compare_samples, joined
 from qnnsweep.tasks.comparison.profile import profiled_events
 from qnnsweep.tasks.comparison.steps import compare_steps, steps_on_device
+from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.noise import worst_difference
 from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram, MetricValue, Operator, StepComparison
 from qnnsweep.tasks.records.methods import in_method, named_operator
@@ -53,6 +55,8 @@ def compare_final_outputs(
 ) -> ComparedOutputs:
     """Compare the final outputs of every method, and read its times; see `compare_outputs`."""
     diverged, steps = compare_steps(lowered, capture, store)
+    if lowered.backend not in (*SHIPPED_BACKENDS, options.own_backend):  # a record from a store cannot choose code
+        raise EvidenceError(f"the program is of the backend {lowered.backend}, which the request does not name")
     backend = backend_of(lowered.backend)
     compared = [
         replace(

@@ -112,18 +112,9 @@ def _inputs(shipping: LaunchResult, name: str | None, samples: Sequence[int], de
         for sample in samples
         for index, spec in enumerate(method.inputs or ())
     }
-    digests = _digests(shipping, [*files], device)
-    sizes = _sizes(shipping, [*files], device)
-    tensors: dict[str, np.ndarray] = {}
-    with store.scratch("arriving") as folder:
-        device.transport.pull(shipping.folder, sizes, folder / "launch")
-        for file, (key, spec) in files.items():
-            data = (folder / "launch" / file).read_bytes()
-            _confirm(file, hashlib.sha256(data).hexdigest(), digests, device)
-            if len(data) != (expected := _expected_bytes(spec)):
-                raise EvidenceError(f"{file} ({spec.name}) has {len(data)} bytes, but {expected} were expected")
-            tensors[key] = np.frombuffer(data, spec.dtype).reshape(spec.shape)
-    return store.put_bytes(save(tensors))
+    expected = {file: (f"{file} ({spec.name})", spec) for file, (_, spec) in files.items()}
+    arrays, _ = _arrived(shipping, expected, {}, device, store)
+    return store.put_bytes(save({files[file][0]: array for file, array in arrays.items()}))
 
 
 def _output_files(result: LaunchResult, method: LaunchedMethod) -> dict[str, tuple[int, int]]:
@@ -139,33 +130,55 @@ def _output_files(result: LaunchResult, method: LaunchedMethod) -> dict[str, tup
 def _pull(result: LaunchResult, method: LaunchedMethod, device: Device, store: Store) -> tuple[Blob, Blob, Blob | None]:
     """Pull the outputs, the etdump and the debug buffer of one launch of a method, and store them."""
     outputs = _output_files(result, method)
-    limits = {name: _expected_bytes(method.outputs[index]) for name, (_, index) in outputs.items()}
-    limits[ETDUMP] = _MOST_FLATBUFFER_BYTES
+    expected = {
+        name: (f"output {index} ({method.outputs[index].name})", method.outputs[index])
+        for name, (_, index) in outputs.items()
+    }
+    limits = {ETDUMP: _MOST_FLATBUFFER_BYTES}
     if result.launch.debug:
         limits[DEBUG_OUTPUT] = result.launch.debug_buffer_bytes
-    digests = _digests(result, [*limits], device)
-    sizes = _sizes(result, [*limits], device)
+    arrays, blobs = _arrived(result, expected, limits, device, store)
+    tensors = {tensor_key(*outputs[name]): array for name, array in arrays.items()}
+    return store.put_bytes(save(tensors)), blobs[ETDUMP], blobs.get(DEBUG_OUTPUT)
+
+
+def _arrived(
+    result: LaunchResult,
+    tensors: Mapping[str, tuple[str, TensorSpec]],
+    limits: Mapping[str, int],
+    device: Device,
+    store: Store,
+) -> tuple[dict[str, np.ndarray], dict[str, Blob]]:
+    """Pull files of a launch. Return the tensors, and the blobs of the other files. No other code pulls from a device.
+
+    `tensors`: the files of tensors, with their names for an error message. `limits`: the most bytes of each other file.
+    Nothing is pulled if any file has another size than expected, so that a device decides about no size.
+    """
+    names = [*tensors, *limits]
+    digests = _digests(result, names, device)
+    sizes = _sizes(result, names, device)
     for name, size in sizes.items():
-        if name in outputs:
-            _confirm_size(size, method, outputs[name][1])
-        elif size > limits[name]:
+        if name in limits and size > limits[name]:
             raise EvidenceError(f"{device.name}: {name} has {size} bytes, but at most {limits[name]} were expected")
-    tensors: dict[str, np.ndarray] = {}
+        if name in tensors:
+            label, spec = tensors[name]
+            if size != (expected := math.prod(spec.shape) * np.dtype(spec.dtype).itemsize):
+                raise EvidenceError(f"{label} has {size} bytes; {spec.dtype}{list(spec.shape)} has {expected}")
+    arrays: dict[str, np.ndarray] = {}
     blobs: dict[str, Blob] = {}
     with store.scratch("arriving") as folder:
         device.transport.pull(result.folder, sizes, folder / "launch")
-        for name in sizes:
+        for name in names:
             arrived = folder / "launch" / name
-            if name in outputs:
+            if name in tensors:
+                _, spec = tensors[name]
                 data = arrived.read_bytes()
                 _confirm(name, hashlib.sha256(data).hexdigest(), digests, device)
-                sample, index = outputs[name]
-                spec = method.outputs[index]
-                tensors[tensor_key(sample, index)] = np.frombuffer(data, spec.dtype).reshape(spec.shape)
+                arrays[name] = np.frombuffer(data, spec.dtype).reshape(spec.shape)
             else:  # a debug buffer may be larger than memory
                 blobs[name] = store.put_file(arrived)
                 _confirm(name, blobs[name].sha256, digests, device)
-    return store.put_bytes(save(tensors)), blobs[ETDUMP], blobs.get(DEBUG_OUTPUT)
+    return arrays, blobs
 
 
 def _confirm(name: str, sha256: str, digests: Mapping[str, str], device: Device) -> None:
@@ -198,16 +211,3 @@ def _per_file(
                 raise DeviceError(f"{device.name}: {program[0]} printed {line[:200]!r} for {name}")
             matches[name] = match
     return matches
-
-
-def _expected_bytes(spec: TensorSpec) -> int:
-    return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
-
-
-def _confirm_size(size: int, method: LaunchedMethod, index: int) -> None:
-    spec = method.outputs[index]
-    expected = _expected_bytes(spec)
-    if size != expected:
-        raise EvidenceError(
-            f"output {index} ({spec.name}) has {size} bytes; {spec.dtype}{list(spec.shape)} has {expected}"
-        )

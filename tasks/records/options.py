@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from qnnsweep.conf.names import OperatorReference
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.tasks.records.stages import IDENTITY_NEUTRAL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,3 +40,5 @@ class ComparisonOptions:
     metrics: tuple[str, ...] = ()
     references: tuple[str, ...] = ()  # graphs besides the edge graph; the lowering must have stored their values
     own_code: str = ""  # digest of the user's own metrics and backend, only used as part of the cache key
+    own_backend: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)
+    """The kind of another vendor's backend, as the request names it; None for a shipped one."""

@@ -38,7 +38,6 @@ def render_atlas(run: RunFacts, rows: Sequence[Row]) -> str:
     columns = _columns(rows)
     return html(
         "atlas",
-        scripts=["atlas.js"],
         run=run,
         command=shlex.join(run.command),
         usable=sum(row["state"] in USABLE for row in rows),

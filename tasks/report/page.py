@@ -32,10 +32,6 @@ _ERROR_CHARACTERS = 4_000
 _TOP_SHARES, _ALL_SHARES = 40, 10_000  # per final output, and of all cells
 _TOP_DETAILS, _ALL_DETAILS = 16, 600  # per cell, and of all cells
 STYLES = ("page.css", "detail.css", "steps.css")
-_SCRIPTS = (
-    *("page.js", "words.js", "tables.js", "budget.js", "ladder.js"),
-    *("depth.js", "detail.js", "operator.js", "trends.js", "matrix.js", "beside.js", "routes.js"),
-)
 _LOG_CHARACTERS, _ALL_LOGS_CHARACTERS = 64_000, 1_000_000
 
 
@@ -111,7 +107,6 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     return html(
         "page",
         styles=STYLES,
-        scripts=_SCRIPTS,
         GLOSSARY=GLOSSARY,
         MEANINGS=data.MEANINGS,
         run=run,

@@ -5,7 +5,7 @@ The templates round numbers for display; the tables have the numbers as measured
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,38 @@ _FILTERS = (
     *("breakable", "decimal", "duration", "integer", "kib", "markdown", "milliseconds", "note", "percent", "plural"),
     *("printable", "real", "verdict", "words"),
 )
+_SCRIPTS: Mapping[str, Sequence[str]] = {
+    "page": (
+        *("page.js", "words.js", "tables.js", "budget.js", "ladder.js"),
+        *("depth.js", "detail.js", "operator.js", "trends.js", "matrix.js", "beside.js", "routes.js"),
+    ),
+    "atlas": ("atlas.js",),
+}
+"""The files that are the script of a page. No other page has a script."""
 _FUNCTIONS = ("at_least", "at_most", "interval", "limited", "lowest", "share_interval", "snr")
 
 
-def html(name: str, /, *, styles: Sequence[str] = ("page.css",), scripts: Sequence[str] = (), **values: Any) -> str:
-    """Return the page of the template `<name>.html.j2`. `styles`, `scripts`: the files that become part of it."""
-    script = "\n".join(map(_beside, scripts))
+def html(name: str, /, *, styles: Sequence[str] = ("page.css",), **values: Any) -> str:
+    """Return the page of the template `<name>.html.j2`. `styles`: the files that become part of it."""
     return _template(f"{name}.html.j2").render(
         style=Markup("\n".join(map(_beside, styles))),  # noqa: S704 - our own files
-        script=Markup(script),  # noqa: S704 - our own files
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        script=Markup(_script(name)),  # noqa: S704 - our own files
+        script_digest=_digest(_script(name)),
         **values,
     )
+
+
+def script_digests() -> list[str]:
+    """Return the digests of the scripts of all pages, for a content security policy."""
+    return [_digest(_script(name)) for name in _SCRIPTS]
+
+
+def _script(name: str) -> str:
+    return "\n".join(map(_beside, _SCRIPTS.get(name, ())))
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def markdown_text(name: str, /, **values: Any) -> str:

@@ -15,6 +15,7 @@ from errno import EACCES
 from pathlib import Path
 
 from qnnsweep.conf.schema import ObjectStoreConfig
+from qnnsweep.conf.toolchains import caches_folder
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.storage.atomic import (
@@ -69,8 +70,7 @@ class Store:
         url = artifacts.rstrip("/")
         if cache_folder:
             return cls(Path(cache_folder).expanduser(), url, access)
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return cls(caches / "qnnsweep" / hashlib.sha256(url.encode()).hexdigest()[:16], url, access)
+        return cls(caches_folder(os.environ) / hashlib.sha256(url.encode()).hexdigest()[:16], url, access)
 
     @property
     def files(self) -> Files:

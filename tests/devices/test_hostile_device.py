@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +23,10 @@ from qnnsweep.tasks.devices.device import open_device
 from qnnsweep.tasks.devices.disk_space import make_room
 from qnnsweep.tasks.devices.farm import QUARANTINE, Farm, quarantined_in
 from qnnsweep.tasks.devices.local import LocalTransport
-from qnnsweep.tasks.devices.runner_cli import latencies_ms
+from qnnsweep.tasks.devices.runner_cli import latencies_ms, step_input_file, step_output_file
 from qnnsweep.tasks.devices.transport import RunRequest
 from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, EnvironmentUnusable, EvidenceError
-from qnnsweep.tasks.records import Command, Execution, Launch, LaunchedMethod, LaunchResult, TensorSpec
+from qnnsweep.tasks.records import Command, Execution, Launch, LaunchedMethod, LaunchResult, Place, TensorSpec
 from qnnsweep.tasks.storage.atomic import temporary_name
 from qnnsweep.tasks.storage.store import Store
 from tests.devices.lying_sshd import LyingSshd, says
@@ -179,6 +179,45 @@ def test_a_file_that_is_larger_than_expected_is_not_read(tmp_path: Path, name: s
     with pytest.raises(EvidenceError, match=TOO_LARGE[name]):
         collect(execution, device=device, store=store)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+def with_states(folder: Path, store: Store) -> Execution:
+    """Return the execution of a model with a state, one step of which was logged, with its files in `folder`."""
+    execution = executed(folder, store, debug=True)
+    specs = tuple(TensorSpec(name=name, shape=(10,), dtype="float32") for name in ("token", "cache"))
+    method = replace(execution.results[0].launch.methods[0], inputs=specs, positions=(Place(sequence=0, step=0),))
+    place = (method.positions or ())[0]
+    for name in (step_output_file(place, 0), *(step_input_file(place, index) for index in range(2))):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(bytes(8 if name == step_output_file(place, 0) else 40))
+    (folder / "debug_output.bin").write_bytes(b"")
+    shipping, logged = execution.results
+    driven = replace(shipping, launch=replace(shipping.launch, driven=True, methods=(method,)))
+    return replace(
+        execution, results=(driven, replace(logged, launch=replace(logged.launch, methods=(method,), captured=(0,))))
+    )
+
+
+def test_the_inputs_of_a_step_have_the_size_that_is_expected(tmp_path: Path) -> None:
+    store, folder = Store(tmp_path / "store"), tmp_path / "launch"
+    execution = with_states(folder, store)
+    device = open_device(DeviceConfig(name="here"), host_environment={}, folder=tmp_path, native={})
+    assert collect(execution, device=device, store=store).methods[0].debug[0].inputs is not None
+    name = step_input_file(Place(sequence=0, step=0), 1)
+    with (folder / name).open("wb") as sparse:
+        sparse.truncate(3 << 30)
+    pulled: list[int] = []
+
+    class Counting(LocalTransport):
+        def pull(self, folder: str, sizes: Mapping[str, int], target: Path) -> None:
+            pulled.append(sum(sizes.values()))
+            super().pull(folder, sizes, target)
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(EvidenceError, match=r"\(cache\) has 3221225472 bytes; float32\[10\] has 40$"):
+        collect(execution, device=replace(device, transport=Counting()), store=store)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2048  # KiB
+    assert sum(pulled) < 1024
 
 
 REPLIES = [

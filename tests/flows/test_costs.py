@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Store:
     store = Store.at(str(tmp_path / "artifacts"))
     store.check_writable()
     (request,) = (planned.request for planned in load(["model=digits_cnn", "scheme=8a8w", "soc=SM8650"]).cells)
-    versions: dict[str, Any] = asdict(toolchain_of(request.toolchain, store)[2])
+    versions: dict[str, Any] = asdict(toolchain_of(request.toolchain)[2])
     digests: dict[str, Any] = asdict(input_digests(request, code_digest(request.model)))
     compiled = sample_tables.cell("digits_cnn", "8a8w", "SM8650") | TIMES | versions | digests
     refused = sample_tables.cell("digits_cnn", "8a8w", "SM8750", outcome="failed", stage="lower") | {"export_s": 99.0}

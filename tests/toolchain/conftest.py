@@ -38,7 +38,7 @@ class WorkersWith(Protocol):
 @pytest.fixture(scope="session")
 def workers_with(resources: Resources) -> WorkersWith:
     """Workers of the store in `resources` with other limits, from the same fork server."""
-    sdk = find_sdk(os.environ, resources.store.root / "toolchain")
+    sdk = find_sdk(os.environ)
 
     def make(*, parallel: int = 2, deadline_s: float = 120, memory_bytes: int = 2**33) -> WorkerPool:
         supervisor = Supervisor(
@@ -70,9 +70,7 @@ class StartRunner(Protocol):
 @pytest.fixture(scope="session")
 def start_runner(resources: Resources) -> StartRunner:
     """Start the runner as a device does: in `folder`, on a program and one tuple of input files per inference."""
-    environment = {"PATH": os.environ["PATH"]} | find_sdk(os.environ, resources.store.root / "toolchain").environment(
-        {}
-    )
+    environment = {"PATH": os.environ["PATH"]} | find_sdk(os.environ).environment({})
 
     def start(folder: Path, program: bytes, inputs: Sequence[Sequence[bytes]], *flags: str) -> Ran:
         (folder / "outputs").mkdir(parents=True)

@@ -8,7 +8,6 @@ because processes without these packages read the facts of the class.
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qnnsweep.conf.backends import OperatorRule, Rule
@@ -87,6 +86,6 @@ class Backend(ABC):
         """
         return None
 
-    def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
-        """Yield checks of what the backend needs on this machine. `folder`: a folder for links to its libraries."""
+    def doctor(self) -> Iterator[DoctorCheck]:
+        """Yield checks of what the backend needs on this machine."""
         yield from ()

@@ -3,11 +3,10 @@
 Only the folder of the QNN backend is a copy. All else are links to the installed package, which is never changed.
 """
 
-import io
 import os
+import re
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Mapping
 from importlib import util
 from pathlib import Path
@@ -20,6 +19,8 @@ PYTHON = "python"
 BACKEND = Path("backends", "qualcomm")
 _SCHEMA = "serialization/qc_compiler_spec.fbs"
 _DEADLINE_S = 120
+_AS_STORED = {"GIT_NO_REPLACE_OBJECTS": "1", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
+"""With these variables, git shows the objects of a commit and no others, runs no transport and writes nothing."""
 
 
 class ToolchainUnusable(RequestError):
@@ -52,14 +53,18 @@ def commit_sha(clone: Path, commit: str) -> str:
     return resolved.decode().strip()
 
 
-def git(clone: Path, *words: str) -> bytes:
-    """Return what a git command prints. Raises RequestError with git's own last line if the command fails."""
+def git(clone: Path, *words: str, given: bytes = b"") -> bytes:
+    """Return what a git command prints. `given`: its input.
+
+    Raises RequestError with git's own last line if the command fails.
+    """
     program, value = shutil.which("git"), printable(clone)
     if program is None:
         raise EnvironmentUnusable("there is no git to read the clone with", remedy="install git")
     argv = [program, "-C", str(clone), *words]
     try:
-        ran = subprocess.run(argv, capture_output=True, timeout=_DEADLINE_S, check=False)
+        environment = os.environ | _AS_STORED
+        ran = subprocess.run(argv, input=given, env=environment, capture_output=True, timeout=_DEADLINE_S, check=False)
     except subprocess.TimeoutExpired:
         raise RequestError(f"git did not end within {_DEADLINE_S} s", key="executorch", value=value) from None
     if ran.returncode:
@@ -75,15 +80,20 @@ def commit_files(clone: Path, sha: str) -> dict[str, bytes]:
     Raises ToolchainUnusable if the commit has no QNN backend, or another schema of the options that C++ code reads.
     """
     value = printable(f"{clone}@{sha}")
-    try:
-        packed = git(clone, "archive", "--format=tar", sha, str(BACKEND))
-    except RequestError:
-        raise ToolchainUnusable(f"the commit has no folder {BACKEND}", key="executorch", value=value) from None
+    # The bytes of a commit are those of its objects: `git archive` would run the clone's filters and change line ends.
+    listed = git(clone, "ls-tree", "-r", "-z", "--full-tree", sha, f"{BACKEND}/").decode(errors="surrogateescape")
+    blobs = [re.fullmatch(r"(100\d{3}) blob (\w+)\t(.+)", entry, re.DOTALL) for entry in listed.split("\0")]
+    objects = {str(Path(blob[3]).relative_to(BACKEND)): blob[2] for blob in blobs if blob}
+    if not objects:
+        raise ToolchainUnusable(f"the commit has no folder {BACKEND}", key="executorch", value=value)
+    contents = git(clone, "cat-file", "--batch", given="\n".join([*objects.values(), ""]).encode())
     files: dict[str, bytes] = {}
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        for member in archive:
-            if member.isfile() and (content := archive.extractfile(member)) is not None:
-                files[str(Path(member.name).relative_to(BACKEND))] = content.read()
+    for path in objects:
+        head, _, contents = contents.partition(b"\n")
+        if len(head.split()) != 3:
+            raise RequestError(f"git cannot read {path}: {printable(head.decode())}", key="executorch", value=value)
+        size = int(head.split()[2])
+        files[path], contents = contents[:size], contents[size + 1 :]
     schema = installed_executorch() / BACKEND / _SCHEMA
     if files.get(_SCHEMA, b"").strip() != schema.read_bytes().strip():
         problem = f"{BACKEND / _SCHEMA} differs from that of the installed release, whose C++ code reads it"

@@ -18,6 +18,7 @@ from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN, NAME_FORM, is_toolchain_
 from qnnsweep.tasks.errors import EnvironmentUnusable
 from qnnsweep.tasks.storage.atomic import remove_stale, temporary_name
 from qnnsweep.tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER, build_id, find_sdk
+from qnnsweep.tasks.toolchain.prepared import in_use
 from qnnsweep.tasks.toolchain.prepared.answer import ProbeFailed
 from qnnsweep.tasks.toolchain.prepared.bridge import with_bridge
 from qnnsweep.tasks.toolchain.prepared.names import names
@@ -28,7 +29,7 @@ from qnnsweep.tasks.toolchain.prepared.overlay import (
     lay_over,
     split_commit,
 )
-from qnnsweep.tasks.toolchain.prepared.packages import install
+from qnnsweep.tasks.toolchain.prepared.packages import DIGESTS, install
 from qnnsweep.tasks.toolchain.prepared.probe import probe
 from qnnsweep.tasks.toolchain.prepared.record import (
     FILES,
@@ -38,6 +39,7 @@ from qnnsweep.tasks.toolchain.prepared.record import (
     LibraryFile,
     PreparedToolchain,
     file_sha256,
+    folder_of,
     read_record,
     record_bytes,
 )
@@ -82,13 +84,7 @@ def add(name: str | None, wanted: Wanted, environ: Mapping[str, str], *, is_prob
             if is_probed:
                 toolchain = _probed(toolchain, wanted, environ)
             (folder / RECORD).write_bytes(record_bytes(toolchain))
-            final = root / FILES / name
-            final.parent.mkdir(exist_ok=True)
-            if final.exists():  # of an `add` or a `remove` that was killed between two steps
-                shutil.rmtree(final)
-            folder.rename(final)
-            _write_option(root, name, final)
-            return read_record(final)
+            return read_record(_publish(root, name, folder))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -103,7 +99,7 @@ def ensure(wanted: Wanted, environ: Mapping[str, str]) -> PreparedToolchain:
         name = wanted.default_name
     if not (root / OPTIONS / f"{name}.yaml").exists():
         return add(name, wanted, environ)
-    toolchain = read_record(root / FILES / name)
+    toolchain = read_record(folder_of(root, name))
     release = wanted.executorch_release
     sha = None if wanted.executorch is None or release else commit_sha(*split_commit(wanted.executorch))
     has_release = wanted.qnn not in RELEASES or toolchain.build.startswith(f"v{wanted.qnn}.")
@@ -132,8 +128,13 @@ def remove(name: str, environ: Mapping[str, str]) -> None:
     option, names = root / OPTIONS / f"{name}.yaml", [path.stem for path in (root / OPTIONS).glob("*.yaml")]
     if not is_toolchain_name(name) or name not in names:
         raise RequestError(f"no such toolchain; {one_of(names)}", key="NAME", value=printable(name))
-    option.unlink()
-    shutil.rmtree(root / FILES / name, ignore_errors=True)
+    folder = folder_of(root, name)
+    with in_use.exclusive(folder) as is_free:
+        if not is_free:
+            problem = "is used by a process that runs; try again when it has ended"
+            raise RequestError(problem, key="NAME", value=name)
+        option.unlink()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -195,8 +196,18 @@ def _changed(folder: Path, name: str, wanted: Wanted, environ: Mapping[str, str]
         python_files=tuple(_library_file(path, folder) for path in own_files),
         passes_off=wanted.passes_off,
         operators_skipped=wanted.operators_skipped,
+        unverified=tuple(_unverified(wanted)),
         probed=(),
     )
+
+
+def _unverified(wanted: Wanted) -> Iterator[str]:
+    """Yield what is wanted from sources of whose files no digest is known."""
+    if wanted.qnn is not None and _is_path(wanted.qnn):
+        yield wanted.qnn
+    packages = [f"{PACKAGE}=={_version(wanted.qnn)}"] if wanted.qnn is not None and not _is_path(wanted.qnn) else []
+    packages += [f"executorch=={wanted.executorch_release}"] if wanted.executorch_release else []
+    yield from (package for package in packages if package not in DIGESTS)
 
 
 def _check_names(toolchain: PreparedToolchain, wanted: Wanted) -> None:
@@ -299,10 +310,30 @@ def _probed(toolchain: PreparedToolchain, wanted: Wanted, environ: Mapping[str, 
         ) from None
 
 
+def _publish(root: Path, name: str, folder: Path) -> Path:
+    """Give a complete folder its place, whose name has the digest of its record, and write the option of its name.
+
+    From now on the toolchain exists. A toolchain that exists is never replaced. Raises RequestError.
+    """
+    options, final = root / OPTIONS, root / FILES / f"{name}-{file_sha256(folder / RECORD)[:12]}"
+    for parent in (options, final.parent):
+        parent.mkdir(exist_ok=True)
+    with in_use.exclusive(options, wait=True):
+        if (options / f"{name}.yaml").exists():
+            raise RequestError("was added by another process; use it, or choose another name", key="NAME", value=name)
+        named = {folder_of(root, option.stem) for option in options.glob("*.yaml")}
+        for left in set(final.parent.iterdir()) - named:  # of an `add` or a `remove` that was killed between two steps
+            with in_use.exclusive(left) as is_free:
+                if is_free:
+                    shutil.rmtree(left)
+        folder.rename(final)
+        _write_option(root, name, final)
+    return final
+
+
 def _write_option(root: Path, name: str, folder: Path) -> None:
-    """Write the option of the configuration group `toolchain`. From now on the toolchain exists."""
+    """Write the option of the configuration group `toolchain`."""
     options = root / OPTIONS
-    options.mkdir(exist_ok=True)
     temporary = root / _PARTIAL / temporary_name()
     temporary.write_text(f"name: {name}\nfolder: '{str(folder).replace(chr(39), chr(39) * 2)}'\n")
     temporary.rename(options / f"{name}.yaml")

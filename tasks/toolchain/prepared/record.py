@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from qnnsweep.conf.toolchains import toolchains_folder
 from qnnsweep.tasks.errors import EnvironmentUnusable
 from qnnsweep.tasks.records import Toolchain
@@ -17,6 +19,7 @@ from qnnsweep.tasks.toolchain.prepared.overlay import PYTHON, split_commit
 RECORD = "toolchain.json"
 OPTIONS = "toolchain"
 FILES = "files"
+_LISTS = ("passes_off", "operators_skipped", "unverified")
 SDK = "sdk"
 
 
@@ -63,6 +66,8 @@ class PreparedToolchain:
     """The files of that release, or the Python files of that commit."""
     passes_off: tuple[str, ...] = ()
     operators_skipped: tuple[str, ...] = ()
+    unverified: tuple[str, ...] = ()
+    """The packages and folders of whose files no digest was known when they were added."""
     probed: tuple[ProbedProperty, ...]
 
     @property
@@ -161,16 +166,26 @@ def read_record(folder: Path) -> PreparedToolchain:
         files, python_files = (
             tuple(LibraryFile(**file) for file in fields.pop(key, ())) for key in ("files", "python_files")
         )
-        switched_off: dict[str, Any] = {key: tuple(fields.pop(key, ())) for key in ("passes_off", "operators_skipped")}
+        lists: dict[str, Any] = {key: tuple(fields.pop(key, ())) for key in _LISTS}
         probed = tuple(ProbedProperty(**row) for row in fields.pop("probed"))
         return PreparedToolchain(
-            **fields, **switched_off, folder=folder, files=files, python_files=python_files, probed=probed
+            **fields, **lists, folder=folder, files=files, python_files=python_files, probed=probed
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EnvironmentUnusable(
             f"toolchain.folder={folder}: no prepared toolchain ({type(error).__name__})",
             remedy="prepare one with `qnnsweep toolchain add`; `qnnsweep toolchain list` shows those that there are",
         ) from error
+
+
+def folder_of(root: Path, name: str) -> Path:
+    """Return the folder of the toolchain of a name. `root`: the folder of all. Raises EnvironmentUnusable."""
+    option = root / OPTIONS / f"{name}.yaml"
+    try:
+        return Path(yaml.safe_load(option.read_bytes())["folder"])
+    except (OSError, yaml.YAMLError, TypeError, KeyError) as error:
+        problem = f"{option}: names no folder ({type(error).__name__})"
+        raise EnvironmentUnusable(problem, remedy="remove the file, and run `qnnsweep toolchain add` again") from error
 
 
 def record_bytes(toolchain: PreparedToolchain) -> bytes:
@@ -185,7 +200,7 @@ def prepared_toolchains(environ: Mapping[str, str]) -> Iterator[PreparedToolchai
     root = toolchains_folder(environ)
     for option in sorted((root / OPTIONS).glob("*.yaml")):
         try:
-            yield read_record(root / FILES / option.stem)
+            yield read_record(folder_of(root, option.stem))
         except EnvironmentUnusable as error:
             yield error
 

@@ -42,7 +42,7 @@ def test_a_toolchain_is_added_after_an_interruption_listed_diagnosed_and_removed
     assert (added.returncode, added.stderr) == (0, "")
     assert added.stdout.startswith("toolchain=mine: QNN v2.")
     assert not any(partial.iterdir())
-    assert added.stdout.endswith(f" from {root}\n")
+    assert added.stdout.endswith(f" from {root}\nunverified: no digest is known of {root}\n")
 
     listed = program.run("toolchain", "list", "--json", **variables)
     contents = json.loads(listed.stdout)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import os
+import re
+import shutil
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -12,12 +16,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from qnnsweep.flows.cli import report_server
 from qnnsweep.flows.cli.report_server import ReportServer
+from qnnsweep.tasks.report.page import render
+from qnnsweep.tasks.report.templates import script_digests
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
 from tests.devices.loopback import free_port
+from tests.flows.cluster import wait_until
 from tests.program import Program
-from tests.sample_tables import cell, table
+from tests.sample_tables import RUN as RUN_FACTS
+from tests.sample_tables import cell, sweep, table
 
 RUN = "20260101T220000Z-aaaa"
 SECRET = b"not for a browser"
@@ -68,11 +77,17 @@ def answer(server: ReportServer, path: str, method: str = "GET", host: str | Non
         return response.status, " | ".join(filter(None, headers)), response.read()
 
 
+def page_kind() -> str:
+    scripts = " ".join(f"'sha256-{digest}'" for digest in script_digests())
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {scripts}; base-uri 'none'; form-action 'none'"
+    return f"text/html; charset=utf-8 | {policy}"
+
+
 def test_the_report_and_the_files_of_a_run_are_served(server: ReportServer) -> None:
-    assert answer(server, f"/runs/{RUN}/report.html") == (200, "text/html; charset=utf-8", b"<!doctype html>report")
+    assert answer(server, f"/runs/{RUN}/report.html") == (200, page_kind(), b"<!doctype html>report")
     kind = f"text/plain; charset=utf-8 | {SANDBOX}"
     assert answer(server, f"/runs/{RUN}/files/a%26b/log.txt") == (200, kind, b"log")
-    assert answer(server, f"/runs/{RUN}/report.html", "HEAD") == (200, "text/html; charset=utf-8", b"")
+    assert answer(server, f"/runs/{RUN}/report.html", "HEAD") == (200, page_kind(), b"")
 
 
 def test_a_page_among_the_files_is_text_in_which_no_script_runs(server: ReportServer) -> None:
@@ -80,11 +95,58 @@ def test_a_page_among_the_files_is_text_in_which_no_script_runs(server: ReportSe
     assert answer(server, f"/runs/{RUN}/files/page.html") == (200, kind, b"<script>x</script>")
 
 
+def test_the_policy_of_pages_names_the_scripts_of_the_pages_that_are_written_here() -> None:
+    written = render(RUN_FACTS, sweep([cell("digits_cnn", "8a8w", "SM8650")]), {})
+    named = re.findall(r"script-src 'sha256-([^']+)'", written)
+    assert len(named) == 1
+    assert {*named} < {*script_digests()}
+
+
+def test_a_name_that_is_not_utf_8_is_listed_and_served(server: ReportServer, store: Store) -> None:
+    name = os.fsencode(store.root / "runs" / RUN / "files") + b"/caf\xe9.txt"
+    Path(os.fsdecode(name)).write_text("coffee")
+    status, _, files = answer(server, f"/runs/{RUN}/")
+    assert (status, b"/files/caf%E9.txt" in files) == (200, True)
+    assert answer(server, f"/runs/{RUN}/files/caf%E9.txt")[::2] == (200, b"coffee")
+    assert answer(server, f"/runs/{RUN}/files/%E9%00")[0] == 404
+    (store.root / "tables" / "cells" / os.fsdecode(b"run=\xff")).mkdir()
+    assert answer(server, "/")[0] == 200
+
+
+def test_every_exception_becomes_a_status(server: ReportServer, store: Store) -> None:
+    tables.write(store, "20260102T220000Z-bbbb", "cells", [])
+    folder = store.root / "runs" / "20260102T220000Z-bbbb"
+    folder.write_text("a file, where the folder of a run belongs")
+    assert answer(server, "/runs/20260102T220000Z-bbbb/report.html")[0] in (404, 500)
+    shutil.rmtree(store.root / "tables")
+    (store.root / "tables").write_text("a file")
+    assert answer(server, f"/runs/{RUN}/report.html")[0] in (404, 500)
+    assert answer(server, "/")[0] in (200, 500)
+
+
+def test_connections_and_their_time_are_bounded(server: ReportServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = threading.active_count()
+    silent = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(40)]
+    try:
+        refused = silent[-1]
+        refused.settimeout(30)
+        assert refused.recv(100).startswith(b"HTTP/1.1 503 ")
+        assert threading.active_count() - before <= 32
+        monkeypatch.setattr(report_server, "_LONGEST_S", 0.0)
+        silent[0].settimeout(30)
+        assert silent[0].recv(100) == b""  # ended by the server
+    finally:
+        for connection in silent:
+            connection.close()
+    monkeypatch.undo()
+    wait_until(lambda: answer(server, "/")[0] == 200, 30, "the connections are free again")
+
+
 def test_the_first_page_is_the_list_of_runs_that_the_runs_have_written(server: ReportServer, store: Store) -> None:
     index = store.root / "runs" / "index.html"
     index.write_text("<!doctype html>runs")
     assert answer(server, "/")[0] == 302
-    assert answer(server, "/runs/index.html") == (200, "text/html; charset=utf-8", b"<!doctype html>runs")
+    assert answer(server, "/runs/index.html") == (200, page_kind(), b"<!doctype html>runs")
     index.unlink()
     index.symlink_to(store.root.parent / "secret")
     assert answer(server, "/runs/index.html")[0] == 404

@@ -213,7 +213,7 @@ def test_cells_of_shards_that_do_not_complete_have_the_reason_and_a_cancelled_sh
             out, err = sweep.communicate(timeout=300)
         finally:
             sweep.kill()
-    assert sweep.returncode == 4, err
+    assert sweep.returncode == 3, err
     rows = tables.rows(Store(tmp_path), "cells", json.loads(out.splitlines()[-1])["run_id"])
     assert [
         (row["scheme"], row["soc"], row["outcome"], (row["error"] or "").rpartition(" ended ")[2]) for row in rows

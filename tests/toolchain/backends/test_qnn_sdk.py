@@ -75,6 +75,15 @@ def test_without_one_the_wheel_is_linked_into_the_shape_of_an_sdk(environ: dict[
     assert all(folder.is_dir() for folder in sdk.runtime_libraries)
 
 
+def test_by_default_the_links_are_among_the_caches_of_the_user_and_not_in_a_store(tmp_path: Path) -> None:
+    sdk = find_sdk({"XDG_CACHE_HOME": str(tmp_path)})
+    assert sdk.root.parent.parent == tmp_path / "qnnsweep" / "libraries"
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(EnvironmentUnusable, match="set XDG_CACHE_HOME to a folder that you can write to"):
+        find_sdk({"XDG_CACHE_HOME": str(file)})
+
+
 def test_the_build_id_is_the_one_qualcomm_compiled_in(tmp_path: Path) -> None:
     build = find_sdk({}, tmp_path).build
     assert build.startswith("v2.49.40.")

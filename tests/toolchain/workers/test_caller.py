@@ -37,7 +37,7 @@ from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 if __name__ == "__main__":
     root, name, argument = sys.argv[1:]
     store = Store(Path(root))
-    sdk = find_sdk({}, store.root / "toolchain")
+    sdk = find_sdk(os.environ)
     limits = {"scheduler": Scheduler(parallel=1, memory_bytes=2**36), "deadline_s": 600, "memory_bytes": 2**33}
     supervisor = Supervisor(environment=sdk.environment({}), store=store, **limits)
     workers = WorkerPool(identity(sdk), supervisor)

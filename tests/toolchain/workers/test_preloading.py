@@ -27,7 +27,7 @@ HAS_EXECUTORCH = "'executorch.exir' in __import__('sys').modules"
 @pytest.fixture(scope="module")
 def workers(resources: Resources) -> WorkerPool:
     """Workers with fork servers of their own, none of which has been started."""
-    sdk = find_sdk(os.environ, resources.store.root / "toolchain")
+    sdk = find_sdk(os.environ)
     supervisor = Supervisor(
         environment=sdk.environment(os.environ) | {"QNNSWEEP_TEST": __name__},
         store=resources.store,

@@ -64,7 +64,7 @@ DEVICE = CALLER.replace(
 
 @pytest.fixture
 def forking(resources: Resources) -> LocalTransport:
-    environment = find_sdk(os.environ, resources.store.root / "toolchain").environment(os.environ)
+    environment = find_sdk(os.environ).environment(os.environ)
     return LocalTransport(resources.workers.program_starter(environment))
 
 

@@ -68,7 +68,7 @@ class Qnn(Backend):
             return None
         return count["node"] if count["operator"] else None, count["unit"]
 
-    def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
+    def doctor(self) -> Iterator[DoctorCheck]:
         from qnnsweep.tasks.toolchain.backends.qnn.doctor import qnn_doctor
 
-        return qnn_doctor(folder)
+        return qnn_doctor()

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from qnnsweep.tasks.errors import EnvironmentUnusable
 from qnnsweep.tasks.toolchain.backends.backend import DoctorCheck
@@ -19,14 +18,12 @@ print("backends:", *sorted(_C._get_registered_backend_names()))
 """
 
 
-def qnn_doctor(folder: Path) -> Iterator[DoctorCheck]:
+def qnn_doctor() -> Iterator[DoctorCheck]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        sdk = find_sdk(os.environ, folder)
-    except (EnvironmentUnusable, OSError) as error:
-        problem, remedy = (error.problem, error.remedy) if isinstance(error, EnvironmentUnusable) else (str(error), "")
-        remedy = remedy or "run `pip install onnxruntime-qnn==2.5.0`"
-        yield DoctorCheck(what="QNN", found=problem, ok=False, remedy=remedy)
+        sdk = find_sdk(os.environ)
+    except EnvironmentUnusable as error:
+        remedy = error.remedy or "run `pip install onnxruntime-qnn==2.5.0`"
+        yield DoctorCheck(what="QNN", found=error.problem, ok=False, remedy=remedy)
         return
     yield DoctorCheck(what="QNN", found=f"{sdk.build} from {sdk.origin}", ok=True)
     backends = _registered_backends(sdk)

@@ -1,5 +1,6 @@
 """The QNN libraries: their folder, their build, and the versions of the whole toolchain."""
 
+import hashlib
 import os
 import platform
 import re
@@ -10,6 +11,7 @@ from functools import cache
 from importlib import metadata, util
 from pathlib import Path
 
+from qnnsweep.conf.toolchains import caches_folder
 from qnnsweep.tasks.errors import EnvironmentUnusable, raise_shortage
 from qnnsweep.tasks.records import Toolchain
 
@@ -39,11 +41,12 @@ class Sdk:
         return {"QNN_SDK_ROOT": str(self.root), "LD_LIBRARY_PATH": os.pathsep.join(search)}
 
 
-def find_sdk(environ: Mapping[str, str], links: Path) -> Sdk:
+def find_sdk(environ: Mapping[str, str], links: Path | None = None) -> Sdk:
     """Return the SDK at `QNN_SDK_ROOT`; if this variable is not set, the SDK in the installed onnxruntime-qnn wheel.
 
-    `links`: an existing folder in which links to the wheel's libraries are created, with the layout of an SDK.
-    Raises EnvironmentUnusable if there is no SDK, or if it lacks the HTP libraries.
+    `links`: the folder in which links to the wheel's libraries are created, with the layout of an SDK; by default one
+    among the caches of this user, because every file in it is a library that processes load. Raises EnvironmentUnusable
+    if there is no SDK, or if it lacks the HTP libraries.
     """
     if chosen := environ.get("QNN_SDK_ROOT"):
         root = Path(chosen)
@@ -64,8 +67,14 @@ def find_sdk(environ: Mapping[str, str], links: Path) -> Sdk:
         )
     package = Path(next(iter(wheel.submodule_search_locations)))
     version = metadata.version("onnxruntime-qnn")
-    root = links / f"qnn-{version}"
-    _link_all(package, root / LIBRARY_FOLDER)
+    of_package = hashlib.sha256(bytes(package)).hexdigest()[:8]  # each Python environment has links of its own
+    root = (links or caches_folder(environ) / "libraries" / of_package) / f"qnn-{version}"
+    try:
+        _link_all(package, root / LIBRARY_FOLDER)
+    except OSError as error:
+        raise_shortage(error)
+        remedy = "set XDG_CACHE_HOME to a folder that you can write to"
+        raise EnvironmentUnusable(f"{root}: cannot be written: {error.strerror}", remedy=remedy) from error
     return Sdk(
         root=root,
         build=build_id(root),

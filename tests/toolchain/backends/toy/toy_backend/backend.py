@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qnnsweep.conf.backends import Rule
@@ -52,5 +51,5 @@ class Toy(Backend):
         most, kernels = KERNELS[program.soc.arch], program.facts.kernel_calls
         yield program.check("toy kernels", f"at most {most}", str(kernels), agrees=kernels <= most)
 
-    def doctor(self, folder: Path) -> Iterator[DoctorCheck]:
-        yield DoctorCheck(what="toy", found=f"{self.version}, links in {folder.name}", ok="torch" not in sys.modules)
+    def doctor(self) -> Iterator[DoctorCheck]:
+        yield DoctorCheck(what="toy", found=f"{self.version}", ok="torch" not in sys.modules)
