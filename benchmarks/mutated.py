@@ -26,6 +26,7 @@ from qnnsweep.tasks.storage.codec import decode, encode
 from qnnsweep.tasks.storage.manifest import referenced_blobs
 from qnnsweep.tasks.storage.store import Store, blob_name
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
+from qnnsweep.tasks.toolchain.readback.pte import read_pte
 
 Outcome = Literal["equal", "refused", "read", "different"]
 LOWERED, CAPTURE = "lower-0.parquet", "measure-0.parquet"
@@ -120,13 +121,12 @@ def debug_buffers(material: Material) -> dict[str, Reader]:
 
 
 def programs(material: Material) -> dict[str, Reader]:
-    """Read programs with ExecuTorch's deserializer, as a worker does: its errors become a ToolchainError."""
-    from executorch.exir._serialize._program import deserialize_pte_binary
+    """Read programs."""
 
     def read(data: bytes) -> Outcome:
         try:
-            deserialize_pte_binary(data)
-        except Exception:  # noqa: BLE001 - whatever a worker raises is a ToolchainError
+            read_pte(data)
+        except EvidenceError:
             return "refused"
         return "read"
 

@@ -160,6 +160,14 @@ def diff(run_a: str, run_b: str, *, artifacts: PathLike = "artifacts") -> dict[s
     return _run("diff", [run_a, run_b], artifacts, progress=False)
 
 
+def inspect(program: PathLike) -> dict[str, Any]:
+    """Return what a program (`.pte`) contains that anyone has made, as lists of rows: methods, delegates, tensors …
+
+    The program is read, and not executed. Raises RequestError if it cannot be read.
+    """
+    return call(["inspect", str(program)], progress=False)
+
+
 def qualify(*words: str, artifacts: PathLike = "artifacts", progress: bool = True) -> dict[str, Any]:
     """Compare a QNN release with the present one: what got worse. `words`: as for `qnnsweep qualify`."""
     return _run("qualify", words, artifacts, progress)

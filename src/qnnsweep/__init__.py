@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from qnnsweep.flows.api.calls import bisect as bisect
     from qnnsweep.flows.api.calls import debug as debug
     from qnnsweep.flows.api.calls import diff as diff
+    from qnnsweep.flows.api.calls import inspect as inspect
     from qnnsweep.flows.api.calls import open_run as open_run
     from qnnsweep.flows.api.calls import plan as plan
     from qnnsweep.flows.api.calls import qualify as qualify
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 mend_torchvision()  # before the user imports transformers or timm, whose imports fail where those of torchvision do
 _CALLS, _ERRORS = "qnnsweep.flows.api.calls", "qnnsweep.tasks.errors"
 _MODULES = {
-    **dict.fromkeys(("atlas", "bisect", "debug", "diff", "open_run", "plan", "qualify", "recompare"), _CALLS),
-    **dict.fromkeys(("repair", "repro", "run", "tensors", "Repair"), _CALLS),
+    **dict.fromkeys(("atlas", "bisect", "debug", "diff", "inspect", "open_run", "plan", "qualify"), _CALLS),
+    **dict.fromkeys(("recompare", "repair", "repro", "run", "tensors", "Repair"), _CALLS),
     "Culprit": "qnnsweep.flows.runs.culprit",
     "Run": "qnnsweep.flows.api.result",
     **dict.fromkeys(("DeviceError", "EnvironmentUnusable", "QnnsweepError", "RequestError"), _ERRORS),

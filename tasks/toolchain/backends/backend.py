@@ -14,12 +14,10 @@ from qnnsweep.conf.backends import OperatorRule, Rule
 from qnnsweep.conf.schema import RunnerKind, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.numerics.clock import MICROSECONDS, Clock
-from qnnsweep.tasks.records import DelegateFacts, ProgramCheck
+from qnnsweep.tasks.records import CompiledDelegate, DelegateFacts, ProgramCheck
 from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
 
 if TYPE_CHECKING:
-    from executorch.exir.schema import BackendDelegate
-
     from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 
 
@@ -68,12 +66,12 @@ class Backend(ABC):
         same for every SoC.
         """
 
-    def read_delegate(self, delegate: "BackendDelegate", processed: bytes, calls: int) -> DelegateFacts:
+    def read_delegate(self, delegate: CompiledDelegate, calls: int) -> DelegateFacts:
         """Return the facts of one of the backend's delegates in a finished program. Runs in a worker.
 
-        `processed`: the compiler's bytes for the subgraph. `calls`: how many instructions call the delegate.
+        `calls`: how many instructions call the delegate.
         """
-        return DelegateFacts(backend=delegate.id, size=len(processed), calls=calls)
+        return DelegateFacts(backend=delegate.id, size=len(delegate.processed), calls=calls)
 
     def checks(self, program: AuditedProgram) -> Iterator[ProgramCheck]:
         """Yield the backend's own checks of a finished program against the request, for the table `audit`."""

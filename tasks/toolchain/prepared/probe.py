@@ -59,15 +59,12 @@ def main() -> None:
 
 def _properties(buffer: bytes, soc: str, arch: str, vtcm: str) -> list[ProbedProperty]:
     """Return the properties in the bytes of a finished program."""
-    from executorch.exir._serialize._program import deserialize_pte_binary
-
     from qnnsweep.tasks.toolchain.backends.qnn.audit import OPTIMIZATION_LEVEL
     from qnnsweep.tasks.toolchain.backends.qnn.backend import Qnn
+    from qnnsweep.tasks.toolchain.readback.pte import read_pte
 
-    program = deserialize_pte_binary(buffer).program
-    (delegate,) = program.execution_plan[0].delegates
-    processed = program.backend_delegate_data[delegate.processed.index].data
-    facts = Qnn().read_delegate(delegate, processed, 1)
+    (delegate,) = read_pte(buffer).methods[0].delegates
+    facts = Qnn().read_delegate(delegate, 1)
     if facts.context is None:
         return [ProbedProperty(soc=soc, name="context", asked="readable", got=str(facts.unread))]
     context = facts.context

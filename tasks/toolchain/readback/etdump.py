@@ -13,7 +13,7 @@ from flatbuffers import number_types as flags
 
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records.logs import LoggedTensor, TimedEvent
-from qnnsweep.tasks.toolchain.readback.flatbuffer import Schema, Table, read_root
+from qnnsweep.tasks.toolchain.flatbuffer import Schema, Table, read_root
 
 VERSION = 0
 IDENTIFIER = b"ED00"

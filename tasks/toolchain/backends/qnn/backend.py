@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 from qnnsweep.conf.schema import RunnerKind, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import DelegateFacts, ProgramCheck
+from qnnsweep.tasks.records import CompiledDelegate, DelegateFacts, ProgramCheck
 from qnnsweep.tasks.toolchain.backends.backend import Backend, DoctorCheck
 from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
 from qnnsweep.tasks.toolchain.backends.qnn.limits import CHIPSETS, OPERATOR_RULES, RULES
 
 if TYPE_CHECKING:
-    from executorch.exir.schema import BackendDelegate
-
     from qnnsweep.tasks.toolchain.backends.qnn.compiler import QnnCompiler
 
 # The names of QNN's counts: `aten_relu_default:OpId_29 (cycles)`, `Output OpId_3 (cycles)`, `QNN (execute) time (us)`.
@@ -44,15 +42,16 @@ class Qnn(Backend):
 
         return QnnCompiler(scheme, soc)
 
-    def read_delegate(self, delegate: "BackendDelegate", processed: bytes, calls: int) -> DelegateFacts:
+    def read_delegate(self, delegate: CompiledDelegate, calls: int) -> DelegateFacts:
         """Return the facts in the delegate's options, and those in its context binary or why it is unreadable."""
         from qnnsweep.tasks.toolchain.backends.qnn.context import read_context
         from qnnsweep.tasks.toolchain.backends.qnn.options import read_options
         from qnnsweep.tasks.toolchain.backends.qnn.sdk import LIBRARY_FOLDER
 
-        facts = read_options(delegate, len(processed), calls)
+        facts = read_options(delegate, calls)
         try:
-            context = read_context(processed, Path(os.environ["QNN_SDK_ROOT"], LIBRARY_FOLDER, "libQnnSystem.so"))
+            library = Path(os.environ["QNN_SDK_ROOT"], LIBRARY_FOLDER, "libQnnSystem.so")
+            context = read_context(delegate.processed, library)
         except EvidenceError as error:
             return replace(facts, unread=str(error))
         return replace(facts, context=context)

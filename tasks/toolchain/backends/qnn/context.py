@@ -8,12 +8,13 @@ import ctypes
 import re
 from collections.abc import Iterator
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
+from dataclasses import replace
 from pathlib import Path
-
-from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
 
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import ContextFacts, GraphTensor
+from qnnsweep.tasks.toolchain.backends.qnn.options import LAYOUT
+from qnnsweep.tasks.toolchain.fbs import layout
 
 # ExecuTorch's header in front of the binary: magic, signature, size, then zeros.
 _MAGIC = (0x5678ABCD).to_bytes(4, "little")
@@ -28,7 +29,7 @@ _TENSOR_VERSIONS = (1, 2)
 _PER_TENSOR = 0
 _DEFINED = 1
 
-_SOC_NAMES = {soc.value: soc.name for soc in QcomChipset}
+_SOC_NAMES = layout(LAYOUT).enums["QcomChipset"]
 
 # The kinds by the high byte of a QNN data type. The low byte is the number of bits in decimal digits: 0x16 for 16 bits.
 _KINDS = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 6: "string"}
@@ -115,6 +116,17 @@ def read_context(processed: bytes, library: Path) -> ContextFacts:
     `processed`: the bytes to which ExecuTorch's QNN backend compiled a subgraph. `library`: path of libQnnSystem.so.
     Raises EvidenceError if the bytes are not a context binary, or if this reader does not support their version.
     """
+    graphs = tuple(read_graphs(processed, library).values())
+    return replace(
+        graphs[0],
+        vtcm_mib=max(graph.vtcm_mib for graph in graphs),
+        optimization_level=min(graph.optimization_level for graph in graphs),
+        tensors=tuple(tensor for graph in graphs for tensor in graph.tensors),
+    )
+
+
+def read_graphs(processed: bytes, library: Path) -> dict[str, ContextFacts]:
+    """Return the facts of every graph in a context binary, by the graph's name; see `read_context`."""
     binary = _binary(processed)
     provider = _provider(library)
     handle = c_void_p()
@@ -154,21 +166,24 @@ def _provider(library: Path) -> _Provider:
     raise _refusal(f"{library.name} has no System API of version {_SYSTEM_API_MAJOR}")
 
 
-def _facts(info: _BinaryInfo, binary: bytes) -> ContextFacts:
+def _facts(info: _BinaryInfo, binary: bytes) -> dict[str, ContextFacts]:
     _require_version("binary info", info.version, (_BINARY_INFO_VERSION,))
     if not info.graphs or not info.graph_count or not info.context_blob:
         raise _refusal("it contains no graph or no architecture")
-    graphs = info.graphs[: info.graph_count]
     _require_version("context blob", info.context_blob.contents.version, (_BLOB_VERSION,))
-    return ContextFacts(
-        build=_text(info.build),
-        soc=_SOC_NAMES.get(info.soc_model, f"SoC model {info.soc_model}"),
-        arch=info.context_blob.contents.arch,
-        vtcm_mib=max(_blob(graph).vtcm_bytes for graph in graphs) // 2**20,
-        optimization_level=min(_blob(graph).optimization_level for graph in graphs),
-        kernel_elements=kernel_elements(binary),
-        tensors=tuple(tensor for graph in graphs for tensor in _tensors(graph)),
-    )
+    elements = kernel_elements(binary)
+    return {
+        _text(graph.name): ContextFacts(
+            build=_text(info.build),
+            soc=_SOC_NAMES.get(info.soc_model, f"SoC model {info.soc_model}"),
+            arch=info.context_blob.contents.arch,
+            vtcm_mib=_blob(graph).vtcm_bytes // 2**20,
+            optimization_level=_blob(graph).optimization_level,
+            kernel_elements=elements,
+            tensors=tuple(_tensors(graph)),
+        )
+        for graph in info.graphs[: info.graph_count]
+    }
 
 
 def _blob(graph: _Graph) -> _GraphBlob:

@@ -1,28 +1,39 @@
-"""The options that a QNN delegate is started with, read from its compile spec by ExecuTorch's own deserializer."""
+"""The options that a QNN delegate is started with, read from its compile spec."""
 
-from executorch.backends.qualcomm.serialization.qc_schema import QnnExecuTorchHtpPrecision
-from executorch.backends.qualcomm.serialization.qc_schema_serialize import flatbuffer_to_option
-from executorch.backends.qualcomm.utils.constants import QCOM_QNN_COMPILE_SPEC
-from executorch.exir.schema import BackendDelegate
+from collections.abc import Mapping
+from typing import Any
 
-from qnnsweep.tasks.records import DelegateFacts
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import CompiledDelegate, DelegateFacts
+from qnnsweep.tasks.toolchain.fbs import layout
 
-_PRECISIONS = {QnnExecuTorchHtpPrecision.kHtpQuantized: "quantized", QnnExecuTorchHtpPrecision.kHtpFp16: "float16"}
+_COMPILE_SPEC = "qnn_compile_spec"  # QCOM_QNN_COMPILE_SPEC of ExecuTorch
+LAYOUT = "backends/qualcomm/serialization/qc_compiler_spec.fbs"
+_PRECISIONS = {"kHtpQuantized": "quantized", "kHtpFp16": "float16"}
 
 
-def read_options(delegate: BackendDelegate, size: int, calls: int) -> DelegateFacts:
-    """Return a delegate's facts, except those in its context binary. `size`: the size of that binary in bytes."""
-    (spec,) = (spec.value for spec in delegate.compile_specs if spec.key == QCOM_QNN_COMPILE_SPEC)
-    options = flatbuffer_to_option(spec)
-    soc, htp = options.soc_info, options.backend_options.htp_options
-    assert htp is not None, "the options of a delegate for the HTP"
+def options_of(delegate: CompiledDelegate) -> Mapping[str, Any]:
+    """Return the options of a QNN delegate, by the names in ExecuTorch's schema. Raises EvidenceError."""
+    specs = [spec.value for spec in delegate.compile_specs if spec.key == _COMPILE_SPEC]
+    if len(specs) != 1:
+        raise EvidenceError(f"a QNN delegate has {len(specs)} values of {_COMPILE_SPEC}")
+    return layout(LAYOUT).read(specs[0], "QnnExecuTorchOptions", file_type="QNN compile spec")
+
+
+def read_options(delegate: CompiledDelegate, calls: int) -> DelegateFacts:
+    """Return a delegate's facts, except those in its context binary."""
+    options = options_of(delegate)
+    soc, backend = options["soc_info"] or {}, options["backend_options"] or {}
+    htp, of_soc = backend.get("htp_options"), soc.get("htp_info")
+    if htp is None or of_soc is None:
+        raise EvidenceError("the options of a QNN delegate are not those of the HTP")
     return DelegateFacts(
         backend=delegate.id,
-        size=size,
+        size=len(delegate.processed),
         calls=calls,
-        soc=soc.soc_model.name,
-        arch=int(soc.htp_info.htp_arch),
-        vtcm_mib=soc.htp_info.vtcm_size_in_mb,
-        precision=_PRECISIONS[htp.precision],
-        dumps=options.dump_intermediate_outputs,
+        soc=soc["soc_model"],
+        arch=int(of_soc["htp_arch"].strip("VNOE") or 0),
+        vtcm_mib=of_soc["vtcm_size_in_mb"],
+        precision=_PRECISIONS[htp["precision"]],
+        dumps=options["dump_intermediate_outputs"],
     )

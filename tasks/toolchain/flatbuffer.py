@@ -48,7 +48,7 @@ class Table:
     Every method raises EvidenceError if the file is inconsistent. The message contains the field's path from the root.
     """
 
-    __slots__ = ("_accessor", "_fields", "_inline_size", "_path", "_source")
+    __slots__ = ("_accessor", "_fields", "_path", "_source")
 
     def __init__(self, source: _Source, position: int, name: str, path: str) -> None:
         self._source, self._path, self._fields = source, path, source.schema[name]
@@ -60,9 +60,9 @@ class Table:
         if vtable_size < 4 or vtable_size % 2:
             raise source.refuse(path, f"its field table claims a size of {vtable_size} bytes")
         source.require(vtable, vtable_size, path)
-        self._inline_size = accessor.Get(flags.VOffsetTFlags, vtable + 2)
-        source.require(position, self._inline_size, path)
-        source.spend(max(self._inline_size, 4), path)
+        inline_size = accessor.Get(flags.VOffsetTFlags, vtable + 2)
+        source.require(position, inline_size, path)
+        source.spend(max(inline_size, 4), path)
 
     def path(self, field: str) -> str:
         return f"{self._path}.{field}" if self._path else field
@@ -112,8 +112,8 @@ class Table:
         offset = self._accessor.Offset(4 + 2 * self._fields.index(field))
         if offset == 0:
             return None
-        if offset + width > self._inline_size:
-            raise self.refuse(field, f"lies at {offset} in a table of {self._inline_size} bytes")
+        # The table's size is no limit: Python's writer gives tables whose fields differ only in width one field table.
+        self._source.require(self._accessor.Pos + offset, width, self.path(field))
         return offset
 
     def _vector(self, field: str, width: int) -> tuple[int, int]:
@@ -129,20 +129,21 @@ class Table:
         return start, length
 
 
-def read_root(data: bytes, *, file_type: str, identifier: bytes, schema: Schema, root: str) -> Table:
-    """Return the root table of a size-prefixed flatbuffer.
+def read_root(data: bytes, *, file_type: str, identifier: bytes, schema: Schema, root: str, prefix: int = 4) -> Table:
+    """Return the root table of a flatbuffer.
 
-    Bytes after the prefixed size are ignored, because a runtime with a static buffer may write the whole buffer.
-    Raises EvidenceError if `data` is truncated or is a file of another type.
+    `identifier`: empty if files of the type have none. `prefix`: the bytes of the prefix that has the size; 0 for a
+    flatbuffer without one. Bytes after the prefixed size are ignored, because a runtime with a static buffer may write
+    the whole buffer. Raises EvidenceError if `data` is truncated or is a file of another type.
     """
-    actual = bytes(data[8:12])
-    if actual != identifier:
-        raise EvidenceError(f"not a readable {file_type}: bytes 8 to 12 are {actual!r}, not {identifier!r}")
-    size = int.from_bytes(data[:4], "little")
-    if size > len(data) - 4:
-        raise EvidenceError(
-            f"not a readable {file_type}: {size} bytes announced, {len(data) - 4} present; it was cut short"
-        )
-    source = _Source(memoryview(data)[4 : 4 + size], file_type, schema)
+    start, end = prefix + 4, prefix + 8
+    actual = bytes(data[start:end])
+    if identifier and actual != identifier:
+        raise EvidenceError(f"not a readable {file_type}: bytes {start} to {end} are {actual!r}, not {identifier!r}")
+    present = len(data) - prefix
+    size = int.from_bytes(data[:prefix], "little") if prefix else present
+    if size > present:
+        raise EvidenceError(f"not a readable {file_type}: {size} bytes announced, {present} present; it was cut short")
+    source = _Source(memoryview(data)[prefix : prefix + size], file_type, schema)
     source.require(0, 8, "root")
     return Table(source, Accessor(source.data, 0).Indirect(0), root, "")

@@ -1,0 +1,63 @@
+"""The scripts of users who follow ExecuTorch's own documentation and do not know qnnsweep. Imported in workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class TinyTransformer(torch.nn.Module):
+    """The parts of the tutorial's vision transformer, in small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = torch.nn.Conv2d(3, 16, 4, 4)
+        self.norm = torch.nn.LayerNorm(16)
+        self.attention = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+        self.mlp = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 16))
+        self.head = torch.nn.Linear(16, 10)
+        self.token = torch.nn.Parameter(torch.randn(1, 1, 16))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        patches = self.patches(image).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(image.shape[0], -1, -1), patches], 1)
+        normed = self.norm(tokens)
+        tokens = tokens + self.attention(normed, normed, normed, need_weights=False)[0]
+        return self.head((tokens + self.mlp(tokens))[:, 0])
+
+
+def transformer(head_bias: float = 0.0) -> TinyTransformer:
+    torch.manual_seed(0)
+    model = TinyTransformer().eval()
+    model.head.bias.data[3] += head_bias
+    return model
+
+
+def inputs() -> tuple[torch.Tensor]:
+    return (torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(1)),)
+
+
+def lowered(model: torch.nn.Module, *, xnnpack: bool) -> Any:
+    """The ExecutorchProgramManager of the tutorial's steps."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.backends.xnnpack.utils.configs import get_xnnpack_edge_compile_config
+    from executorch.exir import to_edge_transform_and_lower
+    from torch.export import export
+
+    edge = to_edge_transform_and_lower(
+        export(model, inputs(), strict=True),
+        partitioner=[XnnpackPartitioner()] if xnnpack else None,
+        compile_config=get_xnnpack_edge_compile_config(),
+        generate_etrecord=True,
+    )
+    return edge.to_executorch()
+
+
+def programs() -> dict[str, bytes]:
+    """Programs for XNNPACK and for the portable kernels, each also with another element of one bias."""
+    return {
+        f"{backend}{'_changed' if change else ''}": bytes(lowered(transformer(change), xnnpack=xnnpack).buffer)
+        for backend, xnnpack in (("xnnpack", True), ("portable", False))
+        for change in (0.0, 0.5)
+    }
