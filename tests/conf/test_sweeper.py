@@ -76,7 +76,7 @@ def test_an_experiment_can_be_a_search_and_the_command_line_takes_precedence(min
             Dimension(key="scheme", choices=("scheme=8a8w", "scheme=16a8w")),
             Dimension(key="model.calibration.count", low=8, high=32, step=8),
         ),
-        fixed=("experiment=search", "soc=SM8550"),
+        fixed=("soc=SM8550", "experiment=search"),
         objectives={"final_snr_db": "maximize", "pte_bytes": "minimize"},
         trials=5,
         at_once=2,
