@@ -242,6 +242,9 @@ class CellRow:
     farm: str | None
     """The farm that the device belongs to; null if it belongs to no farm."""
     digests: InputDigests
+    settings: tuple[str, ...]
+    """Every key of these inputs that has a value, as an override, such as `model.calibration.count=64`; a secret is
+    `***`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
