@@ -268,7 +268,7 @@ def _changed(nights: Sequence[Row], assessment: Assessment, settings: _Settings)
     good, bad = by_run.get(assessment.last_good_run or ""), by_run.get(assessment.first_bad_run or "")
     if good is None or bad is None:
         return []
-    return changes(*({**row, "settings": settings(row["run_id"]).get(key(row))} for row in (good, bad)))
+    return changes(*({"settings": settings(row["run_id"]).get(key(row)), **row} for row in (good, bad)))
 
 
 def _worse_cells(rows: Iterable[Row], cells: Iterable[Row]) -> dict[Key, str]:
