@@ -1,8 +1,8 @@
 """The conversion of the overrides of a command line into a plan.
 
 Overrides are in Hydra's grammar, including sweeps. An experiment lists the keys to sweep, with their values, under
-`hydra.sweeper.params`, as for Hydra's basic sweeper. If the command line overrides such a key, the override of the
-command line takes precedence.
+`hydra.sweeper.params`, as for Hydra's sweepers. If the command line overrides such a key, the override of the command
+line takes precedence. With `hydra/sweeper=optuna`, a search chooses the values, see `sweeper`.
 """
 
 import itertools
@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -40,6 +40,7 @@ from qnnsweep.conf.plan import SWEEP_KEYS, Plan, plan
 from qnnsweep.conf.recompare import KEPT, KINDS, restored
 from qnnsweep.conf.sampled import absolute, code_of, with_samples
 from qnnsweep.conf.schema import DeviceConfig, Request
+from qnnsweep.conf.sweeper import Dimension, Search, is_numeric, is_of_sweeper, numeric, register, search_of
 from qnnsweep.conf.syntax import explain
 from qnnsweep.conf.toolchains import ToolchainConfig
 
@@ -50,14 +51,17 @@ SHARED_BY = ("model", "scheme")
 ConfigStore.instance().store(name="request", node=Request)
 
 
-def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Plan:
+def load(overrides: Sequence[str], *, config_dirs: Sequence[Path] = (), of_trial: bool = False) -> Plan:
     """Return the plan of the overrides. Its cells are the product of all swept keys.
 
     In the order of the cells, model varies slowest, followed by scheme, soc, toolchain, backend and device.
     `config_dirs`: the user's folders, with subfolders model/, scheme/ … like the shipped folder. The override
-    `group=file.yaml` selects a single file. Raises RequestError, with a message of one line, for any mistake.
+    `group=file.yaml` selects a single file. `of_trial`: the overrides are those of one trial of a search. Raises
+    RequestError, with a message of one line, for any mistake, and for a search.
     """
     with parse(overrides, config_dirs) as parsed:
+        if parsed.search and not of_trial:
+            raise RequestError("only `qnnsweep run` on this machine searches", key="hydra/sweeper", value="optuna")
         swept = [key for key, values in parsed.values.items() if len(values) > 1]
         requests = list(_requests(parsed))
         code = (code_of(place) for request in requests for place in (request.samples, request.calibration))
@@ -112,6 +116,24 @@ def _recorded_value(group: str, plain: dict[str, Any], overrides: Sequence[Overr
     return value
 
 
+def load_search(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> Search | None:
+    """Return the search that the overrides request with `hydra/sweeper=optuna`, or None. Raises RequestError."""
+    with parse(overrides, config_dirs) as parsed:
+        if parsed.search is None:
+            return None
+        folders = ",".join(quoted(str(folder.absolute())) for folder in parsed.search_path)
+        fixed, space = [f"{SEARCH_PATH}=[{folders}]"] if folders else [], list[Dimension]()
+        for key, values in parsed.values.items():
+            if key in parsed.numeric:
+                space.append(numeric(parsed.numeric[key]))
+            elif len(values) > 1:
+                choices = tuple(_override(key, [value], parsed.options) for value in values)
+                space.append(Dimension(key=key, choices=choices))
+            elif key in parsed.command_line and values:
+                fixed.append(_override(key, values, parsed.options))
+        return search_of(parsed.search, space, fixed)
+
+
 def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> list[list[str]]:
     """Split a sweep into one part per model and scheme. Return the list of overrides of each part, for `load`.
 
@@ -154,6 +176,10 @@ class ParsedOverrides:
     options: Options
     search_path: Sequence[Path]
     """The folders that the command line sets as Hydra's search path."""
+    search: Mapping[str, Any] | None = None
+    """The keys below `hydra.sweeper` of a search; None for a sweep."""
+    numeric: Mapping[str, Override] = field(default_factory=dict[str, Override])
+    """The overrides that sweep numbers, by key."""
 
     def cells(self) -> Iterator[Overrides]:
         """Return the overrides of each cell, in the plan's order. Raises RequestError if there are too many cells."""
@@ -175,15 +201,30 @@ def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generat
     with tempfile.TemporaryDirectory(prefix="qnnsweep-conf-") as links:
         search_path = _search_path(parsed)
         options = Options.of([*config_dirs, *search_path], links=Path(links))
-        others = (override for override in parsed if override.key_or_group != SEARCH_PATH)
+        of_sweeper = [override.input_line or "" for override in parsed if is_of_sweeper(override.key_or_group)]
+        others = [o for o in parsed if o.key_or_group != SEARCH_PATH and not is_of_sweeper(o.key_or_group)]
         command_line = _values_by_key(others, options)
         try:
             with initialize_config_dir(str(SHIPPED), job_name="qnnsweep", version_base="1.3"):
-                values = _experiment(command_line.get("experiment", ()), options) | command_line
+                register()
+                swept, search = _experiment(command_line.get("experiment", ()), of_sweeper, options)
+                numbers = {o.key_or_group: o for o in (*swept, *others) if is_numeric(o)}
+                values = _values_by_key(swept, options) | command_line
+                for key, override in numbers.items():
+                    if search is None and override.is_interval_sweep():
+                        problem = (
+                            "an interval has no list of values; write range(…), or search with hydra/sweeper=optuna"
+                        )
+                        raise RequestError(problem, key=printable(key))
                 if values.get("device") and values.get("farm"):
                     raise RequestError("device=, farm=: a cell goes to a device or to a farm; set only one of the two")
                 yield ParsedOverrides(
-                    command_line=command_line, values=values, options=options, search_path=search_path
+                    command_line=command_line,
+                    values=values,
+                    options=options,
+                    search_path=search_path,
+                    search=search,
+                    numeric=numbers,
                 )
         except RecursionError:
             raise _too_deep(overrides) from None
@@ -239,7 +280,10 @@ def _values_by_key(overrides: Iterable[Override], options: Options) -> dict[str,
         if key in values:
             raise _error(line, f"{printable(key)} is given twice; to sweep write {printable(key)}=a,b")
         if key.startswith(("hydra.", "hydra/")):
-            raise _error(line, f"the only key of Hydra that is accepted is {SEARCH_PATH}")
+            if key.startswith("hydra.sweeper.params"):
+                raise _error(line, "only an experiment has this key; write for example scheme=8a8w,16a8w instead")
+            accepted = f"{SEARCH_PATH}, hydra/sweeper and hydra.sweeper.…"
+            raise _error(line, f"the only keys of Hydra that are accepted are {accepted}")
         if not key:
             raise _error(line, "not of the form key=value: no key")
         if key not in GROUPS and not is_known(key):
@@ -268,6 +312,8 @@ def _options(override: Override, options: Options) -> Overrides:
 
 
 def _values(override: Override) -> Overrides:
+    if override.is_interval_sweep():
+        return (str(override.input_line),)
     if not override.is_sweep_override():
         place = override.value()
         if override.key_or_group in SAMPLES_KEYS and isinstance(place, str | int | float):
@@ -291,17 +337,23 @@ def _elements(override: Override) -> list[ElementType]:
     return elements
 
 
-def _experiment(selected: Sequence[str], options: Options) -> dict[str, Overrides]:
-    """Map each key that the experiment sets under `hydra.sweeper.params` to its overrides."""
-    if not selected:
-        return {}
-    (override,) = selected
-    if (experiment := options.experiment(override)) is not None:
-        parameters = experiment.swept
-    else:  # Hydra takes a while
-        composed = compose(selected, options, with_hydra=True)
-        parameters = cast(dict[str, str], OmegaConf.select(composed, "hydra.sweeper.params") or {})
-    return _values_by_key(_parse([f"{key}={value}" for key, value in parameters.items()]), options)
+def _experiment(
+    selected: Sequence[str], of_sweeper: Sequence[str], options: Options
+) -> tuple[list[Override], Mapping[str, Any] | None]:
+    """Return the overrides below `hydra.sweeper.params`, and all keys below `hydra.sweeper` if they are of a search.
+
+    `selected`: the override that selects the experiment, if there is one. `of_sweeper`: those of the sweeper itself.
+    """
+    if not selected and not of_sweeper:
+        return [], None
+    experiment = options.experiment(selected[0]) if selected and not of_sweeper else None
+    if experiment is not None:
+        return _parse([f"{key}={value}" for key, value in experiment.swept.items()]), None
+    composed = compose([*selected, *of_sweeper], options, with_hydra=True)  # Hydra takes a while
+    sweeper = cast(dict[str, Any], OmegaConf.to_container(composed.hydra.sweeper, resolve=True))
+    parameters = cast(dict[str, str], sweeper.get("params") or {})
+    search = sweeper if "n_trials" in sweeper else None
+    return _parse([f"{key}={value}" for key, value in parameters.items()]), search
 
 
 def _axes_first(keys: Iterable[str]) -> list[str]:

@@ -66,15 +66,18 @@ class Session:
         line: Sequence[str],
         on_progress: ProgressCallback = no_progress,
         *,
+        verb: str | None = None,
         run_id: str | None = None,
         resources: Resources | None = None,
     ) -> None:
         """`line`: the command line that repeats the run. `on_progress`: is called with every progress update.
 
-        `run_id`: by default a new one. `resources`: by default they are prepared when the first cell is measured.
+        `verb`: the kind of the run, by default the command. `run_id`: by default a new one. `resources`: by default
+        they are prepared when the first cell is measured.
         """
         self.plan = plan
         self._line = tuple(line)
+        self._verb = verb or "".join(line[1:2])
         self._on_progress = on_progress
         self._started, self._clock_s = datetime.now(UTC), time.monotonic()
         self.run_id = run_id or new_run_id(self._started)
@@ -151,7 +154,7 @@ class Session:
         `more_rows`: rows that are not about single cells, by table. `toolchain`: by default that of the workers.
         """
         run, contents = self._write_evidence(cells, self.store, toolchain)
-        trend = self.plan.trend if self._line[1] == "run" else None
+        trend = self.plan.trend if self._verb == "run" else None
         return self.end(results.write(run, contents | dict(more_rows or {}), self.store, trend))
 
     def finish_part(self, cells: Sequence[CellResult], place: Store) -> None:
@@ -174,19 +177,24 @@ class Session:
         run = self.facts(toolchain_calls=calls, reused=self.reused, toolchain=identity)
         write_manifest(place, self.run_id, manifest(cells, self.result_names, self.store))
         link_files(cells, self.run_id, self.store)
-        return run, {**rows(self.run_id, cells, identity, self.resources.costs, verb=self._line[1])}
+        return run, {**rows(self.run_id, cells, identity, self.resources.costs, verb=self._verb)}
 
 
 @contextmanager
 def begin(
-    plan: Plan, line: Sequence[str], on_progress: ProgressCallback = no_progress, *, part_of: str | None = None
+    plan: Plan,
+    line: Sequence[str],
+    on_progress: ProgressCallback = no_progress,
+    *,
+    part_of: str | None = None,
+    verb: str | None = None,
 ) -> Generator[Session]:
     """Begin a run of a plan; see `Session`. At the end, send its notifications, and apply the limits of retention.
 
     `part_of`: the id of the run to which the cells belong; whoever joins the parts ends that run. Raises RequestError
     for a notification block that does not exist, and EnvironmentUnusable for a store that cannot be written.
     """
-    session = Session(plan, line, on_progress, run_id=part_of)
+    session = Session(plan, line, on_progress, verb=verb, run_id=part_of)
     notifiers = [] if part_of else notifications.load_notifiers(plan.trend.notify)
     session.store.check_writable()
     with lock.shared(session.store), _frozen_gc(), die_on_sigterm():

@@ -18,7 +18,16 @@ import typer
 from rich.console import RenderableType
 
 from qnnsweep.conf.errors import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED, REQUEST_WRONG
-from qnnsweep.flows.cli.options import Artifacts, ArtifactsOfSweep, ConfigDirs, Debug, Json, Overrides, console
+from qnnsweep.flows.cli.options import (
+    Artifacts,
+    ArtifactsOfSweep,
+    ConfigDirs,
+    Debug,
+    Json,
+    Multirun,
+    Overrides,
+    console,
+)
 from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, QnnsweepError, RequestError
 
 if TYPE_CHECKING:
@@ -33,8 +42,9 @@ Shared = tuple[tuple[tuple[str, Any, Any], ...], tuple[tuple[str, Any, Any], ...
 _OVERRIDES, _FOLDERS = ("overrides", Overrides, None), ("config_dir", ConfigDirs, None)
 _JSON, _DEBUG, _STORE = ("json_", Json, False), ("debug", Debug, False), ("artifacts", Artifacts, "artifacts")
 _STORE_OF_SWEEP = ("artifacts", ArtifactsOfSweep, None)
-ON_SWEEP: Shared = (_OVERRIDES, _FOLDERS), (_JSON, _DEBUG, _STORE_OF_SWEEP)
-ON_SWEEP_UNTIL_STOPPED: Shared = (_OVERRIDES, _FOLDERS), (_DEBUG, _STORE_OF_SWEEP)
+_MULTIRUN = ("multirun", Multirun, False)
+ON_SWEEP: Shared = (_OVERRIDES, _FOLDERS), (_MULTIRUN, _JSON, _DEBUG, _STORE_OF_SWEEP)
+ON_SWEEP_UNTIL_STOPPED: Shared = (_OVERRIDES, _FOLDERS), (_MULTIRUN, _DEBUG, _STORE_OF_SWEEP)
 ON_FILES: Shared = (_OVERRIDES, _FOLDERS), (_JSON, _DEBUG)
 ON_OWN_WORDS: Shared = (), (_JSON, _DEBUG, _STORE_OF_SWEEP)
 ON_STORE: Shared = (), (_JSON, _DEBUG, _STORE)

@@ -41,6 +41,9 @@ ConfigDirs = Annotated[
     typer.Option("--config-dir", help="A folder with model/, scheme/ … of your own; its modules can be imported."),
 ]
 
+Multirun = Annotated[
+    bool, typer.Option("--multirun", "-m", help="As in Hydra: run every combination of values. This is always done.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 _ARTIFACTS = typer.Option(

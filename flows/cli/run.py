@@ -32,10 +32,14 @@ Dask = Annotated[
 
 def run(words: Words, pool: Pool = None, dask: Dask = None) -> Output:
     """Run a sweep: every combination of models, schemes and SoCs in the overrides. Repeat the command to continue."""
-    from qnnsweep.conf.load import load
+    from qnnsweep.conf.load import load, load_search
     from qnnsweep.conf.masking import refuse_secrets
     from qnnsweep.tasks.storage.store import Store
 
+    if not pool and not dask and (request := load_search(words.overrides, config_dirs=words.config_dirs)):
+        from qnnsweep.flows.cli.search import search_here
+
+        return search_here(request, words)
     plan = load(words.overrides, config_dirs=words.config_dirs)
     configure_prefect()
     if pool or dask:

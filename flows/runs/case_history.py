@@ -3,7 +3,8 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from qnnsweep.flows.runs.history import CELLS, TARGET, changes, target, trend_row
+from qnnsweep.flows.runs.changes import changes
+from qnnsweep.flows.runs.history import CELLS, TARGET, target, trend_row
 from qnnsweep.tasks.numerics.trend import BAD, Assessment, Night
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.records.vocabulary import CASE_STATES, TrendVerdict

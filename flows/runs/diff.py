@@ -11,6 +11,7 @@ from rich.text import Text
 from qnnsweep.conf.errors import printable
 from qnnsweep.conf.names import AXES
 from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.flows.runs.changes import changes
 from qnnsweep.flows.runs.history import (
     OPERATORS,
     STEPS,
@@ -18,7 +19,6 @@ from qnnsweep.flows.runs.history import (
     Key,
     Parts,
     Row,
-    changes,
     is_judged,
     key,
     names,

@@ -3,12 +3,13 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from operator import itemgetter
 from typing import Any, Literal
 
 from qnnsweep.conf.names import AXES
 from qnnsweep.conf.schema import TrendConfig
+from qnnsweep.flows.runs.changes import DIGESTS, changes
 from qnnsweep.flows.server.log import warn
 from qnnsweep.tasks.numerics.change import discovered
 from qnnsweep.tasks.numerics.series import COMPILED_SERIES, OPERATOR_SERIES, SERIES, STEP_SERIES, VALUE_SERIES, Series
@@ -27,7 +28,6 @@ an operator are those of its worst sample."""
 
 TARGET = AXES[:-1]
 """The columns that have the same values for a cell and for the same cell on another device."""
-DIGESTS = {"model_digest": "model", "scheme_digest": "scheme", "soc_digest": "soc", "request_digest": "configuration"}
 _DERIVED = {"passed", "coverage"}
 CELLS = (
     *CELL_COLUMNS,
@@ -80,6 +80,8 @@ STEPS = Parts(
 )
 
 
+_Settings = Callable[[str], Mapping[Key, Sequence[str]]]
+"""Returns the column `settings` of a run's cells."""
 _Read = Callable[..., Sequence[Row]]
 """Reads a table of earlier nights; see `select`. A file that cannot be read leaves its night out, with a problem."""
 
@@ -108,6 +110,11 @@ def trends(
     """
     problems: set[str] = set()
     read = partial(select, store, problems=problems)
+
+    @cache
+    def settings(run: str) -> Mapping[Key, Sequence[str]]:
+        return {key(row): row["settings"] for row in read("cells", (*CELL_COLUMNS, "farm", "settings"), runs={run})}
+
     past = _past(read, [run for run in tables.runs(store) if run < run_id], cells, config)
     rows: list[dict[str, Any]] = []
     for cell in cells:
@@ -117,11 +124,11 @@ def trends(
             assessment = Assessment(verdict="undefined")
             if is_judged(name, cell):
                 assessment = assess(history[:-1], history[-1], series, getattr(config.floors, name), config)
-            listed, changed = history[-history_nights(config) :], _changed(nights, assessment)
+            listed, changed = history[-history_nights(config) :], _changed(nights, assessment, settings)
             rows.append(trend_row(cell, name, series.unit, listed, assessment, changed))
     since = _worse_cells(rows, cells)
     for parts, of_parts in ((OPERATORS, operators), (STEPS, steps)):
-        rows += _worse_parts(parts, read, past, cells, of_parts, since, config)
+        rows += _worse_parts(parts, read, past, cells, of_parts, since, config, settings)
     for problem in sorted(problems):
         warn(f"trends: a night is left out: {problem}")
     return rows
@@ -149,20 +156,6 @@ def value(cell: Row, series: str) -> float | None:
 def is_judged(series: str, *cells: Row) -> bool:
     """Return whether a change of the series can be a regression. The latency of a simulator is only shown."""
     return series != "latency_p50_ms" or all(cell["timed_on"] != "simulator" for cell in cells)
-
-
-def changes(before: Row, after: Row) -> list[str]:
-    """Describe the differences in versions, device and digests between two rows of `cells`. Ignore unknown values."""
-    columns = [*VERSION_COLUMNS]
-    # If a cell failed before a device was chosen, its column `device` contains the name of its farm.
-    if all(row["device"] != row["farm"] for row in (before, after)):
-        columns.append("device")
-
-    def differs(column: str) -> bool:
-        return before[column] and after[column] and before[column] != after[column]
-
-    values = [f"{column} {before[column]} -> {after[column]}" for column in columns if differs(column)]
-    return values + [word for column, word in DIGESTS.items() if differs(column)]
 
 
 def worst_gaps(parts: Parts, rows: Iterable[Row], keys: Mapping[Key, Key]) -> Gaps:
@@ -270,10 +263,12 @@ def trend_row(
     }
 
 
-def _changed(nights: Sequence[Row], assessment: Assessment) -> list[str]:
+def _changed(nights: Sequence[Row], assessment: Assessment, settings: _Settings) -> list[str]:
     by_run = {row["run_id"]: row for row in nights}
     good, bad = by_run.get(assessment.last_good_run or ""), by_run.get(assessment.first_bad_run or "")
-    return changes(good, bad) if good and bad else []
+    if good is None or bad is None:
+        return []
+    return changes(*({"settings": settings(row["run_id"]).get(key(row)), **row} for row in (good, bad)))
 
 
 def _worse_cells(rows: Iterable[Row], cells: Iterable[Row]) -> dict[Key, str]:
@@ -298,6 +293,7 @@ def _worse_parts(
     rows: Sequence[Row],
     since: Mapping[Key, str],
     config: TrendConfig,
+    settings: _Settings,
 ) -> Iterator[dict[str, Any]]:
     """Yield one row per operator or step and series whose verdict is bad, in the order of the run's `rows`.
 
@@ -330,7 +326,7 @@ def _worse_parts(
         assessment = assess(*compared(candidate), worse=chances[candidate] <= largest)
         if assessment.verdict in BAD:
             nights = [*past.nights.get(cell, ()), by_key[cell]]
-            listed, changed = histories[candidate][-history_nights(config) :], _changed(nights, assessment)
+            listed, changed = histories[candidate][-history_nights(config) :], _changed(nights, assessment, settings)
             unit, of_part = parts.series[name].unit, {parts.column: part}
             yield trend_row(nights[-1], name, unit, listed, assessment, changed, **of_part)
 

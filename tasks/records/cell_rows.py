@@ -238,10 +238,13 @@ class CellRow:
     log: str | None
     """Digest of a log: the log of the failed call or, if there is no such log, the log of the last toolchain call."""
     verb: str
-    """The command that made the run: run, recompare, repair or bisect."""
+    """The command that made the run: run, recompare, repair or bisect; search for a `run` that searched."""
     farm: str | None
     """The farm that the device belongs to; null if it belongs to no farm."""
     digests: InputDigests
+    settings: tuple[str, ...]
+    """Every key of these inputs that has a value, as an override, such as `model.calibration.count=64`; a secret is
+    `***`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

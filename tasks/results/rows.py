@@ -53,7 +53,7 @@ from qnnsweep.tasks.records.operator_rows import (
 from qnnsweep.tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, SampleRole, TimedOn
 from qnnsweep.tasks.results.diagnosis import diagnosis
-from qnnsweep.tasks.results.digests import input_digests
+from qnnsweep.tasks.results.digests import input_digests, settings
 from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.storage.digest import digest
@@ -171,6 +171,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         verb=verb,
         farm=request.farm.name if request.pool else None,
         digests=input_digests(request, cell.code),
+        settings=settings(request),
     )
 
 

@@ -43,8 +43,20 @@ REFUSALS = {
         "measure.iterations=glob(*): glob is valid only for the options of model, scheme, soc, toolchain, backend, "
         "device, farm, tolerance, experiment"
     ),
-    "hydra.run.dir=x": "hydra.run.dir=x: the only key of Hydra that is accepted is hydra.searchpath",
-    "hydra/launcher=basic": "hydra/launcher=basic: the only key of Hydra that is accepted is hydra.searchpath",
+    "hydra.run.dir=x": (
+        "hydra.run.dir=x: the only keys of Hydra that are accepted are hydra.searchpath, hydra/sweeper and "
+        "hydra.sweeper.…"
+    ),
+    "hydra/launcher=basic": (
+        "hydra/launcher=basic: the only keys of Hydra that are accepted are hydra.searchpath, hydra/sweeper and "
+        "hydra.sweeper.…"
+    ),
+    "hydra.sweeper.params.soc=SM8550": (
+        "hydra.sweeper.params.soc=SM8550: only an experiment has this key; write for example scheme=8a8w,16a8w instead"
+    ),
+    "measure.iterations=interval(1,4)": (
+        "measure.iterations: an interval has no list of values; write range(…), or search with hydra/sweeper=optuna"
+    ),
     "hydra.searchpath=3": "hydra.searchpath=3: a list of folders: hydra.searchpath=[/my/conf]",
 }
 

@@ -12,6 +12,7 @@ import pytest
 
 from qnnsweep.conf.schema import Request, RunnerKind
 from qnnsweep.tasks.records import Counterpart, Gap, OperatorComparison, OtherReference
+from qnnsweep.tasks.results.digests import settings
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.storage import tables
@@ -169,7 +170,18 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "log": "c" * 64,
             "verb": "run",
             **digests(planned),
+            "settings": settings(planned),
         }
+    ]
+
+
+def test_the_settings_of_a_cell_are_overrides_without_secrets(planned: Request) -> None:
+    arguments = {"width": 3, "api_token": "hidden", "layers": [1, 2]}
+    (row,) = rows_of(passed_cell(replace(planned, model=replace(planned.model, arguments=arguments))), "cells")
+    assert [setting for setting in row["settings"] if setting.startswith("model.arguments.")] == [
+        "model.arguments.width=3",
+        "model.arguments.api_token=***",
+        "model.arguments.layers=[1, 2]",
     ]
 
 
@@ -229,6 +241,7 @@ def test_a_cell_that_was_never_tried_has_nothing_but_its_reason(planned: Request
             "verb": "run",
             **VERSIONS,
             **digests(planned),
+            "settings": settings(planned),
         }
     ]
     assert {table for table, contents in rows(RUN, [cell], TOOLCHAIN).items() if contents} == {"cells"}

@@ -116,7 +116,10 @@ def test_a_regression_is_shown_with_the_changed_inputs_and_the_exit_code_is_1(
     ran = program.run("diff", "20261120", RUNS[1], "--json", f"--artifacts={tmp_path}")
     assert (ran.returncode, ran.stderr) == (1, "")
     difference = json.loads(ran.stdout)
-    assert difference["cells"][0]["changed"] == ["qnn v2.49.40 -> v2.50.1", "scheme"]
+    assert difference["cells"][0]["changed"] == [
+        "qnn v2.49.40 -> v2.50.1",
+        "scheme.observer MinMaxObserver -> HistogramObserver",
+    ]
     assert changes(difference) == [
         (None, "observer_effect_snr_db", 60.0, 59.0, "steady"),
         (None, "coverage", 0.5, 0.25, "regressed"),

@@ -246,6 +246,18 @@ def test_runs_of_other_cells_do_not_count_as_nights(tmp_path: Path) -> None:
     assert (row["runs"], row["verdict"]) == ([run_of(0), run_of(11)], "no_baseline")
 
 
+def test_a_changed_input_is_named_by_its_keys_with_both_values(tmp_path: Path) -> None:
+    common = ["model.name=toy", "model.inputs[0].name=x", "measure.iterations=10", "scheme.observer=MinMaxObserver"]
+    good, bad = [*common, "model.calibration.count=64"], [*common, "model.calibration.count=1", "model.classifier=True"]
+    changed = {"final_snr_db": 20.0, "model_digest": "other", "scheme_digest": "of another file"}
+    rows = write_history(tmp_path, [{"settings": good}] * 4 + [{"settings": bad} | changed])
+    (row,) = (row for row in rows[-1] if row["series"] == "final_snr_db")
+    assert (row["verdict"], row["changed"]) == (
+        "regressed",
+        ["model.calibration.count 64 -> 1", "model.classifier null -> True", "scheme (its code or files)"],
+    )
+
+
 def test_a_run_of_an_earlier_version_counts_but_its_digests_are_unknown(tmp_path: Path) -> None:
     old = dict.fromkeys(("verb", "model_digest", "scheme_digest", "soc_digest", "request_digest"))
     rows = write_history(tmp_path, [old, old, old, {"final_snr_db": 20.0, "torch": "2.14.0"}])
