@@ -3,7 +3,8 @@
 from qnnsweep.conf.backends import Rule, planned_backend
 from qnnsweep.conf.errors import printable
 from qnnsweep.conf.overrides import computed_in
-from qnnsweep.conf.schema import PROBE, DeviceConfig, Request, RunnerKind, TransportKind
+from qnnsweep.conf.schema import PROBE, DeviceConfig, Request, RunnerKind, SocConfig, TransportKind
+from qnnsweep.conf.schemes import SchemeConfig
 
 COLLECTION = "the cases of a collection run in the simulator of this machine; set no other transport or runner"
 
@@ -25,16 +26,24 @@ def impossible_reason(request: Request) -> str | None:
     if request.model.states is not None and all(device.runner is RunnerKind.native for device in request.devices):
         return "ExecuTorch's native runner has no loop for a model with states; use a device with runner=python"
     rules = [rule for rule in backend.rules if not (request.try_impossible and rule.of_compiler)]
-    reason = next((rule.reason for rule in rules if _excludes(rule, request)), None)
+    reason = next((rule.reason for rule in rules if _excludes(rule, request.soc, request.scheme)), None)
     if reason is None and not any(can_run_on(device, request) for device in request.devices):
         return f"no device of {printable(request.where)} is a {printable(soc)} or a simulator host"
     return reason
 
 
+def excluded_scheme(kind: str, soc: SocConfig | None, scheme: SchemeConfig) -> str | None:
+    """Return why a backend excludes a scheme for an SoC; None if it does not. `kind`: the backend's kind."""
+    backend = planned_backend(kind)
+    if scheme.overrides and not backend.overrides:
+        return f"the {printable(kind)} backend has no schemes with overrides"
+    return next((rule.reason for rule in backend.rules if _excludes(rule, soc, scheme)), None)
+
+
 def compiler_limit(request: Request) -> str | None:
     """Return the reason of the first limit of the backend's compiler that excludes the cell; None if there is none."""
     rules = (rule for rule in planned_backend(request.backend.kind).rules if rule.of_compiler)
-    return next((rule.reason for rule in rules if _excludes(rule, request)), None)
+    return next((rule.reason for rule in rules if _excludes(rule, request.soc, request.scheme)), None)
 
 
 def _excludes_toolchains(request: Request) -> str | None:
@@ -63,8 +72,8 @@ def can_run_on(device: DeviceConfig, request: Request) -> bool:
     return fits and device.runner in backend.runners
 
 
-def _excludes(rule: Rule, request: Request) -> bool:
-    if rule.arch_below is not None and request.soc.arch >= rule.arch_below:
+def _excludes(rule: Rule, soc: SocConfig | None, scheme: SchemeConfig) -> bool:
+    if rule.arch_below is not None and (soc is None or soc.arch >= rule.arch_below):
         return False
-    computes = computed_in(request.scheme)
+    computes = computed_in(scheme)
     return not computes <= rule.computes if rule.others else not computes.isdisjoint(rule.computes)

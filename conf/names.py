@@ -23,13 +23,14 @@ STATE_UPDATES = ("append", "ring", "shift", "replace")
 TOKENS_READ = ("greedy", "teacher_forced")
 """The tokens that a step of a language model can read: its own choice, or that of eager PyTorch."""
 
-STAGES = ("export", "quantize", "lower", "bundle", "measure", "compare")
+STAGES = ("export", "quantize", "lower", "bundle", "measure", "compare", "cure")
 """All stages, in the order of the pipeline. A stage's module, function and task in `tasks` have the stage's name."""
 MEASURE_STEPS = ("deploy", "execute", "collect")
 """What `measure` does on one device. The module and the function of a step in `tasks.devices` have the step's name."""
 COMPILE_STAGES = ("export", "quantize", "lower")
-"""The stages whose worker processes count as toolchain calls. The workers of other stages only run operators again."""
-WORKER_STAGES = (*COMPILE_STAGES, "compare")
+"""The stages whose worker processes count as toolchain calls. The workers of `compare` only run operators
+again, and those of `cure` compile at most some operators."""
+WORKER_STAGES = (*COMPILE_STAGES, "compare", "cure")
 """The stages that run in worker processes. Each call waits for a core."""
 CELL_STAGES = tuple(step for stage in STAGES for step in (MEASURE_STEPS if stage == "measure" else (stage,)))
 """What the progress display shows per cell: the stages, and the steps of `measure` instead of `measure` itself."""

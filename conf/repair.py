@@ -16,6 +16,12 @@ class TargetConfig:
 
     final_snr_db: Decibels | None = None
     """The lowest SNR of any final output of any sample, against eager fp32."""
+    mean_snr_db: Decibels | None = None
+    """The SNR of the mean noise of all samples, against eager fp32."""
+    quantile_snr_db: Decibels | None = None
+    """The SNR that all samples reach except a part of `quantile`."""
+    quantile: Share = 0.1
+    """The part of the samples that may have a lower SNR than `quantile_snr_db`."""
     top1_agreement: Share | None = None
     """The share of samples whose largest output is at the same index as in eager fp32."""
     accuracy: Share | None = None
@@ -45,5 +51,5 @@ class BudgetConfig:
 class CertificateConfig:
     """The samples that judge the repaired scheme. Neither the calibration nor the search uses them."""
 
-    samples: Count = 8
+    samples: Count = 64
     """The number of samples that are taken from the model's evaluation data in addition to those of the search."""

@@ -11,6 +11,9 @@ from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schema import Reuse
 from qnnsweep.conf.schemes import Precision
 
+_TRIALS = 8
+"""The number of changes that are tried on the host before each step: far less costly than to compile them."""
+
 
 def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
     """Return the plan of a repair: the cells of one model, scheme, backend and device. Raises RequestError."""
@@ -49,5 +52,6 @@ def _with_certificate(cell: PlannedCell) -> PlannedCell:
     assert evaluation is not None, "checked by qnnsweep.conf.check"
     count = evaluation.count + request.certificate.samples
     model = replace(request.model, evaluation=replace(evaluation, count=count))
-    changed = replace(request, model=model, searched_samples=evaluation.count, reuse=Reuse.capture)
+    measure = replace(request.measure, cures=max(request.measure.cures, _TRIALS))
+    changed = replace(request, model=model, measure=measure, searched_samples=evaluation.count, reuse=Reuse.capture)
     return replace(cell, request=changed)

@@ -181,6 +181,9 @@ class MeasureConfig:
     budget: bool = True
     """Whether to compute which operator, and which of its causes, has which share of the final outputs' error. This
     needs `replay`."""
+    cures: Natural = 3
+    """How many changes of the scheme are tried on the host, all samples and the compiler included, before one of them
+    is printed as the next step. With 0, none is printed."""
     references: list[Annotated[str, choice(OPERATOR_REFERENCES, "reference")]] = field(default_factory=lambda: ["edge"])
     """The graphs that operators are compared with. `edge` is always used, and only `edge` shows introduced error.
     `exported` is the float program of torch.export. `quantized` is the graph after the conversion by pt2e."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
 
-from qnnsweep.conf.constraints import Count, choice, dimensions, not_blank
+from qnnsweep.conf.constraints import Count, Positive, choice, dimensions, not_blank
 from qnnsweep.conf.names import OBSERVERS, QUANT_DTYPES
 
 
@@ -63,10 +63,18 @@ class SchemeOverride:
     """The observer of the result's range."""
     range: Annotated[list[float], fixed_range] | None = None
     """[smallest, largest]: the fixed range of the result, which calibration does not change."""
+    constant_range: Annotated[list[float], fixed_range] | None = field(
+        default=None, metadata={"identity": "unless None"}
+    )
+    """[smallest, largest]: the fixed range of the constants that the operator reads, such as an addend. Values outside
+    it are clipped."""
     symmetric: bool | None = None
     """Whether the result's range is symmetric around zero."""
     per_channel: bool | None = None
     """Whether the weight has one scale per channel instead of one scale."""
+    least_weight_scale: Positive | None = field(default=None, metadata={"identity": "unless None"})
+    """The least step of a weight's grid. A channel with tiny weights has a tiny step, of which a bias of 32 bits is a
+    multiple too: a larger step leaves more room for the bias."""
     block_size: Block | None = None
     """The shape of a weight's blocks, for quant_dtype 16a4w_block."""
     share_clamp: bool | None = None

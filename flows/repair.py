@@ -4,7 +4,7 @@ Every step of the search is an ordinary cell, so that all of its results are cac
 continues when it is repeated: the steps before the interruption come from the cache, and lead to the same decisions.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from qnnsweep.flows.session import Session, begin, command, no_progress
 from qnnsweep.tasks.records.repair_rows import CertificateRow
 from qnnsweep.tasks.records.tables import by_columns
 from qnnsweep.tasks.results.outcome import CellResult, judge
+from qnnsweep.tasks.results.repair import of_samples
 from qnnsweep.tasks.results.repair_rows import cells_of, certificate_rows, repair_rows
 from qnnsweep.tasks.results.repair_search import Search, Step
 from qnnsweep.tasks.results.unseen import unseen_samples
@@ -50,7 +51,9 @@ def run_repair(
         assert first.searched_samples is not None, "the plan of a repair has it"
         search = Search(target=first.target, budget=first.budget, samples=range(first.searched_samples))
         search.run(first.scheme, partial(measured, session), on_step)
-        certificate = list(_certificate(session.run_id, search, session.store))
+        unseen, left_out = _unseen(search, session.store)
+        search.certify([of_samples(cell, unseen) for cell in search.accepted.complete] if unseen else [])
+        certificate = list(certificate_rows(session.run_id, search.steps[0], search.accepted, unseen, left_out))
         rows = {
             "repair": [by_columns(row) for row in repair_rows(session.run_id, search.steps)],
             "certificate": [by_columns(row) for row in certificate],
@@ -67,12 +70,18 @@ def repair(overrides: list[str], config_dirs: list[str] | None = None) -> Repair
     return run_repair(planned(overrides, folders), command(overrides, folders, verb="repair"))
 
 
-def measured(session: Session, scheme: SchemeConfig) -> Sequence[CellResult]:
+def measured(session: Session, scheme: SchemeConfig, with_cures: bool = False) -> Sequence[CellResult]:
     """Run a scheme for every SoC of the session's plan. If it is impossible on an SoC, it is compiled for none.
+
+    `with_cures`: try changes of the scheme on the host, too.
 
     Raises the error of a cell whose cause is not in the cell, because the scheme is not to blame for it.
     """
-    requests = [replace(cell.request, scheme=scheme) for cell in session.plan.cells]
+    count = session.plan.cells[0].request.measure.cures if with_cures else 0
+    requests = [
+        replace(cell.request, scheme=scheme, measure=replace(cell.request.measure, cures=count))
+        for cell in session.plan.cells
+    ]
     cells = [PlannedCell(request=request, impossible=impossible_reason(request)) for request in requests]
     impossible = next((cell for cell in cells if cell.impossible), None)
     if impossible is not None:
@@ -86,10 +95,11 @@ def measured(session: Session, scheme: SchemeConfig) -> Sequence[CellResult]:
     return results
 
 
-def _certificate(run_id: str, search: Search, store: Store) -> Iterator[CertificateRow]:
+def _unseen(search: Search, store: Store) -> tuple[list[int], int]:
+    """Return the samples that neither the calibration nor the search has used, and how many further ones are equal."""
     exported = search.steps[0].complete[0].exported
-    if exported is not None:
-        (method,) = exported.methods
-        further = len(method.sample_names) - len(search.samples)
-        unseen = unseen_samples(method, len(search.samples), store)
-        yield from certificate_rows(run_id, search.steps[0], search.accepted, unseen, further - len(unseen))
+    if exported is None:
+        return [], 0
+    (method,) = exported.methods
+    unseen = unseen_samples(method, len(search.samples), store)
+    return unseen, len(method.sample_names) - len(search.samples) - len(unseen)

@@ -28,6 +28,7 @@ from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.flows.forecasts.costs import StageWork, work_label
 from qnnsweep.tasks.bundle import bundle_task
 from qnnsweep.tasks.compare import compare_task
+from qnnsweep.tasks.cure import cure_task
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.export import export_task
 from qnnsweep.tasks.lower import lower_task
@@ -119,6 +120,8 @@ class Graph:
             step=partial(self._measure_step, work_label("measure", request)),
         )
         comparison = self._submit(compare_task, request, lowered, capture, comparison_options(request), workers=workers)
+        count = request.measure.cures if request.measure.budget else 0
+        cures = self._submit(cure_task, request, lowered, comparison, scheme, kind, soc, count, workers=workers)
         return {
             "exported": exported,
             "quantized": quantized,
@@ -126,6 +129,7 @@ class Graph:
             "bundle": bundle,
             "capture": capture,
             "comparison": comparison,
+            "cures": cures,
         }
 
     def result(self, planned: PlannedCell, submissions: dict[str, Submission]) -> CellResult:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from qnnsweep.tasks.results.repair_search import Step
 
 EXITS = """
-Exit codes: 0 the target is reached · 1 it is not, the best scheme is written · 2 the request is wrong, nothing ran ·
-3 this machine lacks something · 4 devices unusable.
+Exit codes: 0 the target is reached, on unseen samples too · 1 it is not, the best scheme is written ·
+2 the request is wrong, nothing ran · 3 this machine lacks something · 4 devices unusable.
 """
 
 
@@ -68,7 +68,7 @@ def _line(step: "Step") -> Text:
     now = f", now {lowest:.1f} dB" if lowest is not None else ""
     if candidate is None:
         return Text(f"step 0   the scheme before the repair{now}", "bold")
-    gains = f"predicted {candidate.predicted_db:+.1f} dB, measured {_db(step.measured_db)}"
+    gains = f"predicted {step.predicted_db:+.1f} dB, measured {_db(step.measured_db)}"
     verdict, style = ("accepted", "green") if step.accepted else ("reverted", "yellow")
     return Text(f"step {step.number:<3} {candidate.description}: {gains}{now}; {verdict}: {step.why}", style)
 
@@ -101,7 +101,7 @@ def _steps_table(steps: Sequence["Step"]) -> Table:
         table.add_row(
             str(step.number),
             Text(candidate.description if candidate else "the scheme before the repair"),
-            f"{candidate.predicted_db:+.1f}" if candidate else "",
+            f"{step.predicted_db:+.1f}" if step.predicted_db is not None else "",
             _db(step.measured_db).removesuffix(" dB") if candidate else "",
             "–" if lowest is None else f"{lowest:.1f}",
             kib(max(side.size_bytes for side in measured)) if measured else "–",

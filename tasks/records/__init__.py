@@ -2,6 +2,7 @@
 
 from qnnsweep.tasks.records.atlas import *
 from qnnsweep.tasks.records.comparison import *
+from qnnsweep.tasks.records.cures import *
 from qnnsweep.tasks.records.error_detail import *
 from qnnsweep.tasks.records.inspection import *
 from qnnsweep.tasks.records.launches import *

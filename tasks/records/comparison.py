@@ -224,15 +224,14 @@ class ErrorShare:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BiasUse:
-    """How much of the range of a 32-bit bias an operator would need with 16-bit weights and 16-bit activations.
+    """The least scales of an operator's weight with which its largest bias fits into 32 bits.
 
-    The numbers are the largest bias divided by the largest that can be represented. Above 1, the bias is clipped.
+    The step of a bias is the product of the steps of the input's grid and of the weight's grid.
     """
 
     operator_index: int
-    channels: int  # of the result, so that there is one bias per channel
-    per_channel: float  # with one scale per channel of the weight
-    per_tensor: float  # with one scale for the whole weight
+    least_scale: float  # with the input's grid
+    least_scale_16: float  # with a grid of 16 bits of the same width
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

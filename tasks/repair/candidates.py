@@ -1,7 +1,8 @@
-"""The changes of a scheme that may make a cell more accurate, each with its predicted gain and its estimated cost.
+"""The changes of a scheme that may make a cell more accurate, in the order in which they are worth a trial.
 
-The operators that a family can change are ranked by the error that the change removes. A candidate changes the first
-operators of this ranking: as many as give most gain per cost.
+The operators that a family can change are ranked by the error that the change should remove. A candidate changes the
+first operators of this ranking: as many as give most gain per cost, if the change removed the whole error. A trial
+(`qnnsweep.tasks.cure`) shows how much it removes.
 """
 
 import math
@@ -11,21 +12,23 @@ from dataclasses import dataclass, replace
 
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.numerics.reported import reported_budget
-from qnnsweep.tasks.records import Comparison, LoweredProgram
+from qnnsweep.tasks.records import Comparison, ErrorShare, LoweredProgram
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.facts import OperatorFacts, operator_facts
-from qnnsweep.tasks.repair.families import FAMILIES, Family, Offer, merged_settings
-from qnnsweep.tasks.repair.prediction import ErrorPart, energies, gain_db
+from qnnsweep.tasks.repair.families import FAMILIES, WIDER, Family, merged_settings
 from qnnsweep.tasks.repair.schemes import Conflict, Settings, setting, with_settings
 from qnnsweep.tasks.repair.wording import named_targets, operators_phrase
 
-LEAST_GAIN_DB = 0.1
+_LEAST_GAIN_DB = 0.1
 _MOST_OPERATORS = 64
 _LEAST_ENERGY = 1e-4  # the part of the error below which an operator is left out
+_LEAST_LEFT = 0.01  # of the error's energy: an estimate of more than 20 dB says no more than one of 20 dB
 _COST_OF_SIZE = 20.0  # of a program that is twice as large
 _COST_OF_ACTIVATIONS = 5.0  # of activations that are twice as large, which the cycles follow
 _COST_OF_SAMPLES = 0.5  # less than that of an override: the scheme does not grow
+_COST_OF_SCHEME = 6.0  # of twice as large activations in the whole scheme
 _BITS_PER_BYTE = 8
+_Part = tuple[Cause, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,12 +44,13 @@ class Candidate:
     """The operators in words, such as `6 additions (layers.0 and 5 more)`."""
     scheme: SchemeConfig
     """The whole scheme with the change."""
-    predicted_db: float
+    estimated_db: float
+    """The gain if the change removed the whole error that it is for. Only a trial predicts a gain."""
     cost: float
 
     @property
     def description(self) -> str:
-        return f"{self.change} for {self.where}"
+        return f"{self.change} for {self.where}" if self.where else self.change
 
     @property
     def key(self) -> tuple[str, str, tuple[str, ...]]:
@@ -57,27 +61,40 @@ class Candidate:
 def candidates(
     comparison: Comparison, lowered: LoweredProgram, scheme: SchemeConfig, *, most_bytes: float = math.inf
 ) -> list[Candidate]:
-    """Return the candidates for a cell, the one with most predicted gain per cost first.
+    """Return the candidates for a cell, the one with most estimated gain per cost first. Equal schemes are one.
 
-    The gain is that of the reported output on its sample. `most_bytes`: by how many bytes the program may grow.
+    `most_bytes`: by how many bytes the program may grow.
     """
-    parts = energies(reported_budget(comparison))
-    if scheme.precision is not Precision.quantized or not parts:
+    method, *others = lowered.methods
+    # The samples of a certificate have no effect.
+    searched = tuple(row for row in comparison.outputs if row.sample < method.choosable)
+    parts = _energies(reported_budget(replace(comparison, outputs=searched)))
+    if scheme.precision is not Precision.quantized or not parts or others:
         return []
-    (method,) = lowered.methods
     search = _Search(operator_facts(comparison, method), parts, scheme, lowered.program.size)
     offered = [candidate for family in FAMILIES for candidate in search.candidates(family, most_bytes)]
-    offered += search.with_all_samples(method.exported.calibration_samples)
-    return sorted(offered, key=lambda candidate: -candidate.predicted_db / candidate.cost)
+    offered += search.of_scheme(method.exported.calibration_samples)
+    by_scheme: dict[str, Candidate] = {}
+    for candidate in sorted(offered, key=lambda candidate: -candidate.estimated_db / candidate.cost):
+        by_scheme.setdefault(str(candidate.scheme), candidate)
+    return list(by_scheme.values())
+
+
+def _energies(shares: Sequence[ErrorShare]) -> dict[_Part, float]:
+    """Return the energies of the parts of an output's error, divided by their sum. `shares`: of one output."""
+    known = {
+        (share.cause, share.operator): share.share
+        for share in shares
+        if share.operator is not None and share.share is not None and share.share > 0
+    }
+    unexplained = sum(share.share or 0.0 for share in shares if share.cause == "unexplained" and share.operator is None)
+    whole = sum(known.values()) + unexplained
+    return {part: share / whole for part, share in known.items()}
 
 
 class _Search:
     def __init__(
-        self,
-        facts: Mapping[str, OperatorFacts],
-        parts: Mapping[ErrorPart, float],
-        scheme: SchemeConfig,
-        size_bytes: int,
+        self, facts: Mapping[str, OperatorFacts], parts: Mapping[_Part, float], scheme: SchemeConfig, size_bytes: int
     ) -> None:
         self._facts = facts
         self._by_index = {operator.operator.index: operator for operator in facts.values()}
@@ -93,54 +110,56 @@ class _Search:
             operator.operator.name: offer
             for operator in self._facts.values()
             if operator.node is not None
-            and self._parts.get((family.cause, operator.operator.name), 0.0) >= _LEAST_ENERGY
+            and self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY
             and (offer := family.offer(operator, self._scheme)) is not None
         }
-        ranked = sorted(offers, key=lambda name: -self._removed(name, offers[name]))[:_MOST_OPERATORS]
+        ranked = sorted(offers, key=lambda name: -self._removed(family, [name]))[:_MOST_OPERATORS]
         drafts = [self._draft(family, ranked[:count], offers) for count in range(1, len(ranked) + 1)]
-        useful = [draft for draft in drafts if draft.predicted_db >= LEAST_GAIN_DB and draft.more_bytes <= most_bytes]
+        useful = [draft for draft in drafts if draft.estimated_db >= _LEAST_GAIN_DB and draft.more_bytes <= most_bytes]
         if useful:
-            best = max(useful, key=lambda draft: draft.predicted_db / draft.cost)
+            best = max(useful, key=lambda draft: draft.estimated_db / draft.cost)
             for draft in (best, useful[0]) if useful[0] is not best else (best,):
                 with suppress(Conflict):
                     yield self._candidate(family, draft)
 
-    def with_all_samples(self, samples: int) -> Iterator[Candidate]:
-        """Yield the candidate that calibrates with all samples, if the scheme does not and values are clipped.
+    def of_scheme(self, samples: int) -> Iterator[Candidate]:
+        """Yield the changes of the whole scheme: all calibration samples, and 16-bit activations.
 
         `samples`: the number of the model's calibration samples.
         """
-        used = self._scheme.calibration_samples
-        clipped = {
-            name: energy
+        clipped = [
+            name
             for name, operator in self._facts.items()
-            if (energy := self._parts.get(("clipping", name), 0.0)) >= _LEAST_ENERGY
-            and operator.node is not None
-            and setting(self._scheme, operator.node, "range") is None
-        }
-        names = sorted(clipped, key=lambda name: -clipped[name])
-        # A guess: what is clipped becomes rarer in proportion to the number of samples.
-        left = min(used / samples, 1.0) if samples else 1.0
-        predicted = gain_db(self._parts, {("clipping", name): left for name in names})
-        if predicted >= LEAST_GAIN_DB:
+            if operator.node is not None and setting(self._scheme, operator.node, "range") is None
+        ]
+        if samples > self._scheme.calibration_samples:
+            changed = replace(self._scheme, calibration_samples=samples)
+            yield from self._whole(("clipping",), f"{samples} calibration samples", clipped, changed, _COST_OF_SAMPLES)
+        wider = WIDER.get(self._scheme.quant_dtype or "")
+        if wider is not None:
+            changed, causes = replace(self._scheme, quant_dtype=wider), ("resolution", "device")
+            yield from self._whole(causes, "16-bit activations", list(self._facts), changed, _COST_OF_SCHEME)
+
+    def _whole(
+        self, causes: tuple[Cause, ...], change: str, names: Sequence[str], scheme: SchemeConfig, cost: float
+    ) -> Iterator[Candidate]:
+        removed = sum(self._parts.get((cause, name), 0.0) for cause in causes for name in names)
+        if (estimated := _gain_db(removed)) >= _LEAST_GAIN_DB:
             yield Candidate(
-                cause="clipping",
-                change=f"{samples} calibration samples",
-                operators=tuple(names),
-                where=self._where(names),
-                scheme=replace(self._scheme, calibration_samples=samples),
-                predicted_db=predicted,
-                cost=_COST_OF_SAMPLES,
+                cause=causes[0],
+                change=change,
+                operators=(),
+                where="the whole model",
+                scheme=scheme,
+                estimated_db=estimated,
+                cost=cost,
             )
 
-    def _removed(self, name: str, offer: Offer) -> float:
-        """Return the energy that an offer removes at an operator."""
-        return sum(self._parts.get((cause, name), 0.0) * (1 - left) for cause, left in offer[1].items())
+    def _removed(self, family: Family, names: Sequence[str]) -> float:
+        """Return the energy that a family should remove at some operators."""
+        return sum(self._parts.get((cause, name), 0.0) for cause in family.causes for name in names)
 
-    def _draft(self, family: Family, names: Sequence[str], offers: Mapping[str, Offer]) -> "_Draft":
-        remaining: dict[ErrorPart, float] = {
-            (cause, name): left for name in names for cause, left in offers[name][1].items()
-        }
+    def _draft(self, family: Family, names: Sequence[str], offers: Mapping[str, Settings]) -> "_Draft":
         settings = self._settings(family, names, offers)
         changed = [operator for operator in self._facts.values() if operator.node in settings]
         more_bytes = sum(self._facts[name].weights for name in names) * family.weight_bits / _BITS_PER_BYTE
@@ -154,40 +173,49 @@ class _Search:
         return _Draft(
             names=tuple(names),
             settings=settings,
-            predicted_db=gain_db(self._parts, remaining),
+            estimated_db=_gain_db(self._removed(family, names)),
             cost=math.fsum(costs),
             more_bytes=more_bytes,
         )
 
-    def _settings(self, family: Family, names: Sequence[str], offers: Mapping[str, Offer]) -> dict[str, Settings]:
+    def _settings(self, family: Family, names: Sequence[str], offers: Mapping[str, Settings]) -> dict[str, Settings]:
         """Return the new settings by node: of the operators, of their readers, and of what is merged with them."""
         changed = {name: self._facts[name] for name in names}
         for name in names if family.with_readers else ():
             readers = (self._by_index.get(index) for index in self._facts[name].readers)
             changed |= {reader.operator.name: reader for reader in readers if reader is not None}
+        for name in names if family.with_group else ():
+            changed |= {member.operator.name: member for member in self._group(self._facts[name])}
         settings: dict[str, Settings] = {}
         merged: dict[str, Settings] = {}
         for name, operator in changed.items():
             offer = offers.get(name) or family.offer(operator, self._scheme)
             if offer is None or operator.node is None:
                 continue
-            settings[operator.node] = offer[0]
+            settings[operator.node] = offer
             for index in operator.merged_with:
                 other = self._by_index.get(index)
-                needed = merged_settings(other, offer[0], self._scheme) if other is not None else None
+                needed = merged_settings(other, offer, self._scheme) if other is not None else None
                 if other is not None and other.node is not None and needed is not None:
                     merged[other.node] = needed
         return merged | settings
 
+    def _group(self, operator: OperatorFacts) -> Iterator[OperatorFacts]:
+        """Yield the operators that have the operator's grid, directly before and behind it: of a pool or a view."""
+        near = (*operator.readers, *operator.operator.sources)
+        for other in filter(None, map(self._by_index.get, near)):
+            if other.operator.quantization == operator.operator.quantization is not None:
+                yield other
+
     def _candidate(self, family: Family, draft: "_Draft") -> Candidate:
         """Return the candidate of a draft. Raises Conflict."""
         return Candidate(
-            cause=family.cause,
+            cause=family.causes[0],
             change=family.change,
             operators=draft.names,
             where=self._where(draft.names),
             scheme=with_settings(self._scheme, draft.settings),
-            predicted_db=draft.predicted_db,
+            estimated_db=draft.estimated_db,
             cost=draft.cost,
         )
 
@@ -204,7 +232,12 @@ class _Draft:
     names: tuple[str, ...]
     settings: Mapping[str, Settings]
     """The new settings by node, of the operators of `names` and of others that must change too."""
-    predicted_db: float
+    estimated_db: float
     cost: float
     more_bytes: float
     """By how many bytes the weights grow."""
+
+
+def _gain_db(removed: float) -> float:
+    """Return the gain if this part of the error's energy is removed."""
+    return -10 * math.log10(max(1 - removed, _LEAST_LEFT))

@@ -24,8 +24,8 @@ class OperatorFacts:
     clipped_elements: int
     codes_used: tuple[int, int] | None
     """The smallest and the largest number of quantized values that a sample uses."""
-    feels_steps: bool
-    """Whether the device's error is measured in steps of the grid, so that it is smaller on a finer grid."""
+    reads_constant: bool
+    """Whether the operator reads a value and a constant that has no grid of weights, such as an addend."""
     before_softmax: bool
     """Whether a softmax discards elements of the value."""
     before_clamp: bool
@@ -100,6 +100,11 @@ def _facts(
     masking = {name for row in rows for name in row.masked_by}
     sources = [by_index[index] for index in operator.sources]
     constants = [source.shape for source in sources if source.constant and source.shape]
+    # The dequantized weights and biases of a layer have operators of their own; an addend is a constant of the graph.
+    reads_constant = (
+        operator.target.startswith(("aten.add", "aten.mul", "aten.sub", "aten.div"))
+        and len([source for source in sources if not source.constant]) < 2
+    )
     before_clamp = bool(readers) and all(reader.target.startswith(_CLAMPS) for reader in readers)
     before = only_read_here if operator.target.startswith(_CLAMPS) else ()
     return OperatorFacts(
@@ -110,7 +115,7 @@ def _facts(
         largest=max(largest, default=None),
         clipped_elements=sum(part.clipped_elements or 0 for part in parts),
         codes_used=(min(codes), max(codes)) if codes else None,
-        feels_steps=any(part.introduced_rms_steps is not None for part in parts),
+        reads_constant=reads_constant,
         before_softmax=any("softmax" in name for name in masking) or any("softmax" in r.target for r in readers),
         before_clamp=before_clamp,
         merged_with=tuple(reader.index for reader in readers) if before_clamp else tuple(before),

@@ -1,52 +1,82 @@
-"""The prediction of a change's gain, from the error budget of a final output.
+"""The prediction of a change's gain from its trial, and what a trial needs: the number that the target is about.
 
-The budget has the energy of the error that each cause alone gives the output, at each operator. A change leaves a known
-factor of some of these energies: a grid with 256 times as many steps leaves 1/256² of the energy of its rounding.
-
-The energies add up to more than the energy of the output's error if errors cancel each other, and to less if they add
-up. The prediction assumes that any two errors do so to the same degree: all pairs have the same correlation, with which
-the energies add up exactly to that of the output's error.
+The trial gives the noise of every sample at the rung `designed`, with the change. The device has other noise than its
+design. Where the two are close, the device's roundings only differ from those of the design, and do so with the change
+as well: the noise keeps its ratio. Where the device has far more noise, this noise is added to that of the design.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from qnnsweep.tasks.records import ErrorShare
-from qnnsweep.tasks.records.vocabulary import Cause
+import numpy as np
 
-ErrorPart = tuple[Cause, str | None]
-"""A cause of error and the operator or the input where it arises; None for the part that is unexplained."""
+from qnnsweep.tasks.numerics.noise import noise_by_sample
+from qnnsweep.tasks.records import Comparison
+from qnnsweep.tasks.records.vocabulary import Rung
 
-_LEAST_ENERGY = 1e-10  # a prediction of more than 100 dB says no more than a prediction of 100 dB
-_LEAST_LEFT = 0.25  # what cancels at most: three quarters of the energies that are left
+_OWN = 3.0  # times the noise of the design: above it, the device has errors of its own
+_LEAST_NOISE = 1e-12  # 120 dB
 
 
-def energies(shares: Sequence[ErrorShare]) -> dict[ErrorPart, float]:
-    """Return the energies of the parts of an output's error, divided by that of the error. Empty without a budget.
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """The number of a cell that a repair improves: the SNR of one of the samples in the order of their noise, in dB.
 
-    `shares`: of one output on one sample.
+    `quantile`: which part of the samples may have a lower SNR; 0 is the lowest SNR, and None the SNR of the mean noise.
     """
-    return {
-        (share.cause, share.operator): share.share
-        for share in shares
-        if share.share is not None and share.share > 0 and (share.operator is not None or share.cause == "unexplained")
-    }
+
+    quantile: float | None = 0.0
+
+    def __call__(self, noise: Sequence[float]) -> float:
+        """Return the SNR of samples with this noise. It is -inf for infinite noise, and inf for none."""
+        if not noise:
+            return math.inf
+        if self.quantile is None:
+            level = float(np.mean(noise))
+        else:
+            level = sorted(noise, reverse=True)[min(int(self.quantile * len(noise)), len(noise) - 1)]
+        if level == 0:
+            return math.inf
+        return -10 * math.log10(level) if math.isfinite(level) else -math.inf
 
 
-def gain_db(parts: Mapping[ErrorPart, float], remaining: Mapping[ErrorPart, float]) -> float:
-    """Return by how many dB the SNR rises. `remaining`: per changed part, the factor of its energy that is left."""
-    total, pairs = sum(parts.values()), _pairs(parts.values())
-    if total == 0:
-        return 0.0
-    # With a single part there are no pairs, so that the part is the whole error.
-    correlation = (1 - total) / pairs if pairs else 0.0
-    whole = total + correlation * pairs
-    left = [energy * remaining.get(part, 1.0) for part, energy in parts.items()]
-    energy = sum(left) + correlation * _pairs(left)
-    return -10 * math.log10(max(energy, _LEAST_LEFT * sum(left) / max(total, 1.0), _LEAST_ENERGY) / whole)
+LOWEST = Statistic()
 
 
-def _pairs(energies: Iterable[float]) -> float:
-    """Return the energy that is added if all errors are the same error: twice the sum of all pairs' products."""
-    values = list(energies)
-    return max(math.fsum(map(math.sqrt, values)) ** 2 - math.fsum(values), 0.0)
+def noise_on_device(comparison: Comparison, samples: int | None = None) -> list[float]:
+    """Return the noise of the first samples on the device; None for all."""
+    return _noise(comparison, "device", samples)
+
+
+def noise_of_design(comparison: Comparison, samples: int) -> list[float]:
+    """Return the noise of the first samples at the rung `designed`; empty if the host cannot compute it."""
+    return _noise(comparison, "designed", samples)
+
+
+def _noise(comparison: Comparison, rung: Rung, samples: int | None) -> list[float]:
+    # Outputs of integers have no SNR that counts.
+    rows = [row for row in comparison.outputs if row.rung == rung and row.equal_elements is None]
+    return noise_by_sample(
+        row for row in rows if row.status not in ("diverged", "no_value") and (samples is None or row.sample < samples)
+    )
+
+
+def predicted_noise(device: Sequence[float], design: Sequence[float], changed: Sequence[float]) -> list[float]:
+    """Return the noise of every sample on the device with a change; `design`, `changed`: without and with it."""
+    return [_predicted(*of_sample) for of_sample in zip(device, design, changed, strict=True)]
+
+
+def _predicted(device: float, design: float, changed: float) -> float:
+    if math.inf in (device, design, changed):
+        return changed
+    if device > _OWN * design:
+        return changed + device - design
+    return changed * device / design if design else changed
+
+
+def gain_db(before: float, after: float) -> float:
+    """Return by how many dB an SNR rises; see `Statistic` for infinite ones."""
+    limit = -10 * math.log10(_LEAST_NOISE)
+    before, after = (max(-limit, min(limit, snr_db)) for snr_db in (before, after))
+    return after - before

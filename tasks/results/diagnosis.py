@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from qnnsweep.tasks.numerics.reported import reported_output
 from qnnsweep.tasks.records import Comparison, LoweredProgram, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
-from qnnsweep.tasks.repair.candidates import candidates
+from qnnsweep.tasks.repair.cures import Cure, cures, why_none
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
 from qnnsweep.tasks.results.causes import causes
 from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, on_device, problem
 from qnnsweep.tasks.results.step_sentences import step_sentences
+
+_SAID_DB = 1.0
+"""The least predicted gain of a change that is named."""
 
 
 def diagnosis(cell: CellResult, judged: Judgement) -> str:
@@ -29,18 +32,34 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
     return " ".join([*sentences, *_next(cell)])
 
 
+def first_cure(cell: CellResult) -> Cure | None:
+    """Return the change of the scheme that the cell's sentence names; None if it names none."""
+    found = _cures(cell)
+    return next((cure for cure in found if cure.predicted_db >= _SAID_DB), None)
+
+
+def _cures(cell: CellResult) -> list[Cure]:
+    if cell.lowered is None or cell.comparison is None or cell.cures is None:
+        return []
+    return cures(cell.cures, cell.comparison, cell.lowered, cell.request.scheme)
+
+
 def _next(cell: CellResult) -> Iterator[str]:
-    """Yield a sentence with the command that searches a better scheme, and the change that it would try first."""
-    lowered, comparison, request = cell.lowered, cell.comparison, cell.request
-    if lowered is None or comparison is None or lowered.methods[0].exported.method is not None:
-        return  # the candidates are those of a program with one method
-    first = next(iter(candidates(comparison, lowered, request.scheme)), None)
-    if first is not None:
-        model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
-        words = [*model, f"scheme={request.scheme.name}"]
-        words += [f"soc={request.soc.name}"] if request.soc else []
-        cure = f"{first.description}: {first.predicted_db:+.1f} dB predicted"
-        yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
+    """Yield a sentence with the command that searches a better scheme, and the first change that was found to help.
+
+    If none of those that were tried helps, the sentence says so.
+    """
+    first, request = first_cure(cell), cell.request
+    if first is None:
+        if cell.cures is not None and cell.cures.trials:
+            yield f"Next: no change of the scheme is known to help: {why_none(cell.cures, _cures(cell), _SAID_DB)}."
+        return
+    model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
+    words = [*model, f"scheme={request.scheme.name}"]
+    words += [f"soc={request.soc.name}"] if request.soc else []
+    spread = f", {first.lowest_db:+.1f} to {first.highest_db:+.1f} dB per sample"
+    cure = f"{first.candidate.description}: {first.predicted_db:+.1f} dB predicted{spread}"
+    yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
 
 
 def _sentences(

@@ -15,6 +15,7 @@ from qnnsweep.tasks.records import (
     Capture,
     CaseOutcome,
     Comparison,
+    Cures,
     ExportedModel,
     LoweredProgram,
     OutputComparison,
@@ -45,6 +46,7 @@ class CellResult:
     bundle: Bundle | None = None
     capture: Capture | None = None
     comparison: Comparison | None = None
+    cures: Cures | None = None
     cases: tuple[CaseOutcome, ...] | None = None  # of a collection; None for a model
     case_logs: tuple[Blob, ...] = ()
     stage: str | None = None  # the last stage that was started; None if no stage was

@@ -1,6 +1,5 @@
 """The judgement of a repair's steps: what a scheme reaches on every SoC, and what is missing to the target."""
 
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,6 +7,7 @@ from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
+from qnnsweep.tasks.repair.prediction import LOWEST, Statistic, noise_on_device
 from qnnsweep.tasks.results.outcome import CellResult, judge
 
 
@@ -16,18 +16,13 @@ class Measurement:
     """What one program reaches on one SoC, over some of the samples."""
 
     finals: Finals
+    noise: tuple[float, ...]
+    """Per sample, the noise-to-signal ratio of the worst final output."""
     introduced_operators: int
     size_bytes: int
     ddr_bytes: int | None
     spill_bytes: int | None
     cycles: float | None
-
-    @property
-    def mean_snr_db(self) -> float:
-        """The SNR of the mean noise: infinite for outputs without an error, minus infinite for infinite noise."""
-        if self.finals.mean_snr_db is not None:
-            return self.finals.mean_snr_db
-        return math.inf if self.finals.final_difference == "none" else -math.inf
 
 
 def of_samples(cell: CellResult, samples: Collection[int]) -> CellResult:
@@ -60,6 +55,7 @@ def measurement(cell: CellResult) -> Measurement | None:
     rows = (*comparison.operators, *comparison.requantized)
     return Measurement(
         finals=judged.finals,
+        noise=tuple(noise_on_device(comparison)),
         introduced_operators=len({row.operator.index for row in rows if row.verdict in OWN_ERROR}),
         size_bytes=lowered.program.size,
         ddr_bytes=_total(lowered, "read_total_bytes", "write_total_bytes"),
@@ -84,10 +80,16 @@ def _cycles(comparison: Comparison) -> float | None:
     return sum(counts) if counts else None
 
 
-def gain_db(before: Sequence[Measurement], after: Sequence[Measurement]) -> float:
-    """Return the gain of the mean SNR. Of several SoCs, the lowest SNR counts."""
-    lowest = [min(measured.mean_snr_db for measured in side) for side in (before, after)]
-    return 0.0 if lowest[0] == lowest[1] else lowest[1] - lowest[0]
+def statistic_of(target: TargetConfig) -> Statistic:
+    """Return the number that the search must raise. A target without an SNR is about all samples: their mean noise."""
+    if target.final_snr_db is not None:
+        return LOWEST
+    return Statistic(target.quantile if target.quantile_snr_db is not None else None)
+
+
+def reached_db(measurements: Sequence[Measurement], statistic: Statistic) -> float:
+    """Return the statistic of the SoC where it is lowest."""
+    return min(statistic(measured.noise) for measured in measurements)
 
 
 def lowest_snr_db(measurements: Sequence[Measurement]) -> float | None:
@@ -106,6 +108,17 @@ def shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
             yield "the final outputs have no finite SNR"
         elif final.final_snr_db < target.final_snr_db:
             yield f"final SNR {final.final_snr_db:.1f} dB is below {target.final_snr_db:g} dB"
+    of_samples: tuple[tuple[float | None, Statistic, str], ...] = (
+        (target.mean_snr_db, Statistic(None), "mean SNR"),
+        (
+            target.quantile_snr_db,
+            Statistic(target.quantile),
+            f"SNR of all but {100 * target.quantile:g} % of the samples",
+        ),
+    )
+    for least, statistic, name in of_samples:
+        if least is not None and (snr_db := statistic(measured.noise)) < least:
+            yield f"{name} {snr_db:.1f} dB is below {least:g} dB"
     for name in ("top1_agreement", "accuracy"):
         least, reached = getattr(target, name), getattr(final, name)
         if least is not None and (reached is None or reached < least):
@@ -131,3 +144,22 @@ def excesses(measured: Measurement, before: Measurement, budget: BudgetConfig) -
         yield f"spilled bytes are not known, budget.spill_bytes={most}"
     elif most is not None and spilled is not None and spilled > most:
         yield f"{spilled} bytes are spilled, budget.spill_bytes={most}"
+
+
+def uncertain(measured: Measurement, target: TargetConfig) -> Iterator[str]:
+    """Yield a text per limit of the target that unseen samples do not confirm: it is met, but not with certainty.
+
+    The lowest SNR and the quantile are facts about the samples. A mean and a share are estimates: the lower bound of
+    their 95 % interval must meet the limit, unless all samples do.
+    """
+    yield from shortfalls(measured, target)
+    final = measured.finals
+    least, low = target.mean_snr_db, final.mean_snr_db_low
+    if least is not None and not list(shortfalls(measured, target)) and low is not None and low < least:
+        yield f"mean SNR may be {low:.1f} dB, below {least:g} dB"
+    for name in ("top1_agreement", "accuracy"):
+        least, reached, low = (
+            getattr(source, key) for source, key in ((target, name), (final, name), (final, f"{name}_low"))
+        )
+        if least is not None and reached is not None and least <= reached < 1 and (low is None or low < least):
+            yield f"{name.replace('_', ' ')} may be {100 * (low or 0):.1f} %, the target is {100 * least:g} %"

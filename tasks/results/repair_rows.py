@@ -51,7 +51,7 @@ def repair_rows(run_id: str, steps: Sequence[Step]) -> Iterator[RepairRow]:
                 candidate=candidate.description if candidate else None,
                 cause=candidate.cause if candidate else None,
                 operators=candidate.operators if candidate else (),
-                predicted_db=candidate.predicted_db if candidate else None,
+                predicted_db=_finite(step.predicted_db),
                 measured_db=_finite(step.measured_db),
                 mean_snr_db=final.mean_snr_db if final else None,
                 final_snr_db=final.final_snr_db if final else None,

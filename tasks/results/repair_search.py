@@ -1,7 +1,8 @@
 """The search for a scheme that reaches a target. It only decides; the caller compiles, executes and compares.
 
-The search is greedy: it tries the candidate with most predicted gain per cost. If the measured SNR rises, the next
-candidates come from the error budget of the changed program. If not, the change is reverted and is never tried again.
+The search is greedy: of the candidates that were tried on the host, it compiles the one with most predicted gain per
+cost. If the number that the target is about rises, the next candidates come from the error budget of the changed
+program. If not, the change is reverted, and no change of the same kind is made at these operators again.
 """
 
 import math
@@ -10,12 +11,28 @@ from dataclasses import dataclass, field
 
 from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.tasks.repair.candidates import LEAST_GAIN_DB, Candidate, candidates
+from qnnsweep.tasks.repair.candidates import Candidate
+from qnnsweep.tasks.repair.cures import Cure, cures
+from qnnsweep.tasks.repair.prediction import gain_db
 from qnnsweep.tasks.results.outcome import CellResult, judge
-from qnnsweep.tasks.results.repair import Measurement, excesses, gain_db, measurement, of_samples, shortfalls
+from qnnsweep.tasks.results.repair import (
+    Measurement,
+    excesses,
+    measurement,
+    of_samples,
+    reached_db,
+    shortfalls,
+    statistic_of,
+    uncertain,
+)
 
-Measure = Callable[[SchemeConfig], Sequence[CellResult]]
-"""Returns the cells of a scheme, one per SoC: compiled, executed and compared, or with a reason why not."""
+LEAST_GAIN_DB = 0.1
+
+Measure = Callable[[SchemeConfig, bool], Sequence[CellResult]]
+"""Returns the cells of a scheme, one per SoC: compiled, executed and compared, or with a reason why not.
+
+Called with True for a scheme that was measured, it returns the same cells with the changes that were tried on the host.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +41,7 @@ class Step:
 
     number: int
     candidate: Candidate | None
+    predicted_db: float | None
     scheme: SchemeConfig
     cells: Sequence[CellResult]
     """The cells, one per SoC, with the samples of the search only."""
@@ -62,23 +80,38 @@ class Search:
 
     def run(self, scheme: SchemeConfig, measure: Measure, on_step: Callable[[Step], None]) -> None:
         """Search, beginning with `scheme`. Call `on_step` with every step that was tried."""
-        first = self._step(scheme, None, measure(scheme))
+        first = self._step(scheme, None, measure(scheme, False))
         self._add(first, on_step)
         if (failure := next(filter(None, map(_failure, first.cells)), None)) is not None:
             self.reason = f"the program before the repair is not measured: {failure}"
             return
         while not self._stops():
-            candidate = next((new for new in self._candidates() if self._is_new(new)), None)
-            if candidate is None:
+            cure = next((new for new in self._cures(measure) if self._is_new(new.candidate)), None)
+            if cure is None:
                 least = f"no other candidate is predicted to gain {LEAST_GAIN_DB:g} dB"
                 self.reason = f"nothing helps: {least}; {'; '.join(self._missing())}"
                 return
-            self._add(self._step(candidate.scheme, candidate, measure(candidate.scheme)), on_step)
+            scheme = cure.candidate.scheme
+            self._add(self._step(scheme, cure, measure(scheme, False)), on_step)
+
+    def certify(self, unseen: Sequence[CellResult]) -> None:
+        """Let the target hold only if unseen samples confirm it. `unseen`: the accepted cells, with these samples."""
+        if not self.reached:
+            return
+        measured = [measurement(cell) for cell in unseen]
+        doubts = [text for side in measured if side is not None for text in uncertain(side, self.target)]
+        if not measured or None in measured:
+            doubts = ["there are no unseen samples"]
+        if doubts:
+            self.reached = False
+            self.reason = (
+                f"not certified: the target holds on the samples of the search, but on unseen ones {doubts[0]}"
+            )
 
     def _is_new(self, candidate: Candidate) -> bool:
-        """Return whether neither the change nor the scheme that results from it was tried before."""
+        """Return whether the scheme was not tried, and no change of this kind failed at one of the operators."""
         return all(
-            step.scheme != candidate.scheme and (step.candidate is None or step.candidate.key != candidate.key)
+            step.scheme != candidate.scheme and (step.accepted or not _is_alike(candidate, step.candidate))
             for step in self.steps
         )
 
@@ -102,31 +135,40 @@ class Search:
         ]
         return max(missing, key=len)
 
-    def _candidates(self) -> Sequence[Candidate]:
-        """Return the candidates for the SoC with the lowest SNR."""
+    def _cures(self, measure: Measure) -> Sequence[Cure]:
+        """Return the candidates that were tried for the SoC with the lowest SNR, and that should help."""
+        statistic = statistic_of(self.target)
         step = self.accepted
         measured = _complete(step)
-        worst = min(range(len(measured)), key=lambda number: measured[number].mean_snr_db)
-        cell = step.cells[worst]
+        worst = min(range(len(measured)), key=lambda number: statistic(measured[number].noise))
+        cell = of_samples(measure(step.scheme, True)[worst], self.samples)
         assert cell.comparison is not None, "it was measured"
         assert cell.lowered is not None, "it was measured"
         most = math.inf
         if self.budget.size_ratio is not None:
             most = self.budget.size_ratio * _complete(self.steps[0])[worst].size_bytes - measured[worst].size_bytes
-        return candidates(cell.comparison, cell.lowered, step.scheme, most_bytes=most)
+        tried = (
+            ()
+            if cell.cures is None
+            else cures(cell.cures, cell.comparison, cell.lowered, step.scheme, statistic, most_bytes=most)
+        )
+        return [cure for cure in tried if cure.predicted_db >= LEAST_GAIN_DB]
 
-    def _step(self, scheme: SchemeConfig, candidate: Candidate | None, complete: Sequence[CellResult]) -> Step:
+    def _step(self, scheme: SchemeConfig, cure: Cure | None, complete: Sequence[CellResult]) -> Step:
         cells = [of_samples(cell, self.samples) for cell in complete]
         measurements = [measurement(cell) for cell in cells]
         gain, accepted, why = None, True, "the scheme before the repair"
-        if candidate is not None:
+        if cure is not None:
             measured = [result for result in measurements if result is not None]
-            gain = gain_db(_complete(self.accepted), measured) if len(measured) == len(cells) else None
+            if len(measured) == len(cells):
+                statistic = statistic_of(self.target)
+                gain = gain_db(reached_db(_complete(self.accepted), statistic), reached_db(measured, statistic))
             accepted, why = self._judged(cells, measured, gain)
         before = self.steps[-1].compilations if self.steps else 0
         return Step(
             number=len(self.steps),
-            candidate=candidate,
+            candidate=cure.candidate if cure else None,
+            predicted_db=cure.predicted_db if cure else None,
             scheme=scheme,
             cells=cells,
             complete=complete,
@@ -147,14 +189,26 @@ class Search:
             if (excess := next(excesses(side, first, self.budget), None)) is not None:
                 return False, excess
         if gain >= LEAST_GAIN_DB:
-            return True, "the mean SNR rises"
+            return True, f"the {self._number} rises"
         if not any(list(shortfalls(side, self.target)) for side in measured):
             return True, "the target is reached"
-        return False, f"the mean SNR rises by less than {LEAST_GAIN_DB:g} dB"
+        return False, f"the {self._number} rises by less than {LEAST_GAIN_DB:g} dB"
+
+    @property
+    def _number(self) -> str:
+        quantile = statistic_of(self.target).quantile
+        return "mean SNR" if quantile is None else "SNR of the quantile" if quantile else "lowest SNR"
 
     def _add(self, step: Step, on_step: Callable[[Step], None]) -> None:
         self.steps.append(step)
         on_step(step)
+
+
+def _is_alike(candidate: Candidate, other: Candidate | None) -> bool:
+    """Return whether a change does the same at one of the operators of another change."""
+    if other is None or (candidate.cause, candidate.change) != (other.cause, other.change):
+        return False
+    return candidate.key == other.key or not set(candidate.operators).isdisjoint(other.operators)
 
 
 def _complete(step: Step) -> list[Measurement]:

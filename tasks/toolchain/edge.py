@@ -84,7 +84,7 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     qparams = input_qparams(graph, compiler)
     designed: Sequence[object] | str = answers
     grids = (*qparams, *(operator.quantization for operator in operators if not operator.constant))
-    if compiler.in_float16 or any(grids):
+    if compiler.in_float16() or any(grids):
         designed = designed_outputs(reference, operators, qparams, compiler, samples)
     unavailable = designed if isinstance(designed, str) else None
     floats = None if quantized.float_weights is None else read_tensors(store, quantized.float_weights)
@@ -96,7 +96,9 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     choosable = len(samples) if options.choosable is None else min(options.choosable, len(samples))
     best = answers if unavailable else designed  # the best prediction of the device's outputs
     eager = read_tensors(store, exported.outputs_eager)
-    chosen = choose([_noise(best[sample], eager, sample) for sample in range(choosable)], options.operator_samples)
+    chosen = choose(
+        [output_noise(best[sample], eager, sample) for sample in range(choosable)], options.operator_samples
+    )
     recorded = {choice.sample: samples[choice.sample] for choice in chosen}
     first = _values(reference, {0: samples[0]}) if lowered is None else {}
     return EdgeModel(
@@ -185,7 +187,7 @@ def _answers(graph: ReferenceGraph, samples: Samples) -> list[object]:
         return [graph.run(sample)[0] for sample in samples]
 
 
-def _noise(answer: object, eager: Mapping[str, torch.Tensor], sample: int) -> float:
+def output_noise(answer: object, eager: Mapping[str, torch.Tensor], sample: int) -> float:
     """Return the noise of a sample's final outputs against those of eager PyTorch."""
     actual = [tensor.detach().numpy() for tensor in flat_outputs(answer).values()]
     return sample_noise((output, eager[tensor_key(sample, index)].numpy()) for index, output in enumerate(actual))

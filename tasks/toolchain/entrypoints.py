@@ -64,6 +64,22 @@ def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, sto
         return quantize.quantize_model(exported, scheme, kind, store)
 
 
+def try_scheme(
+    before: LoweredMethod,
+    scheme: SchemeConfig,
+    changed: SchemeConfig,
+    kind: str,
+    soc: SocConfig | None,
+    most_noise: float,
+    store: Store,
+) -> tuple[list[float], str | None]:
+    from qnnsweep.tasks.toolchain import trial
+    from qnnsweep.tasks.toolchain.nodes import naming_nodes
+
+    with naming_nodes():
+        return trial.try_scheme(before, scheme, changed, kind, soc, most_noise, store)
+
+
 def own_metrics(
     names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]]
 ) -> dict[str, list[tuple[float | None, str | None]]]:

@@ -51,6 +51,11 @@ def overrides_of(node: Node) -> tuple[int, ...]:
     return tuple(node.meta.get("custom", {}).get(_NOTE, ()))
 
 
+def select_only(node: Node, index: int) -> None:
+    """Note that the override with this index, and no other, selects the operator from which a node is derived."""
+    node.meta["custom"] = {**node.meta.get("custom", {}), _NOTE: [index]}
+
+
 def has_precision(node: Node, overrides: Sequence[SchemeOverride], precision: OverridePrecision) -> bool:
     """Return whether an override sets the precision of the operator from which a node is derived."""
     return any(overrides[index].precision is precision for index in overrides_of(node))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.traceback import NodeSource
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -38,14 +39,28 @@ def quantize_model(model: ExportedModel, scheme: SchemeConfig, kind: str, store:
         if driven is not None:
             share_observers(by_name)
         for exported, graph in zip(model.methods, prepared, strict=True):
-            assert exported.calibration is not None, "checked by qnnsweep.conf.load"
-            count = min(scheme.calibration_samples, exported.calibration_samples)
-            for sample in read_samples(store, exported.calibration, _input_names(exported), count):
-                graph(*sample)
+            _calibrate(exported, graph, scheme, store)
         if driven is not None:
             equalize_states(by_name, driven.plan.links)
     methods = [_converted_method(*pair, store) for pair in zip(model.methods, prepared, strict=True)]
     return QuantizedModel(model=model.model, methods=tuple(methods))
+
+
+def quantized_program(exported: ExportedMethod, scheme: SchemeConfig, kind: str, store: Store) -> ExportedProgram:
+    """Return the quantized program of a method that has no states, without storing anything."""
+    module = _loaded(exported, store)
+    with torch.no_grad():
+        prepared = prepare_pt2e(module, backend_of(kind).compiler(scheme, None).quantizer(scheme, module))
+        _calibrate(exported, prepared, scheme, store)
+        sample = read_samples(store, exported.evaluation, input_names(exported), 1)[0]
+        return torch.export.export(_converted(prepared, _weight_observers(prepared)), sample, strict=True)
+
+
+def _calibrate(exported: ExportedMethod, prepared: GraphModule, scheme: SchemeConfig, store: Store) -> None:
+    assert exported.calibration is not None, "checked by qnnsweep.conf.load"
+    count = min(scheme.calibration_samples, exported.calibration_samples)
+    for sample in read_samples(store, exported.calibration, input_names(exported), count):
+        prepared(*sample)
 
 
 def _loaded(exported: ExportedMethod, store: Store) -> GraphModule:
@@ -70,7 +85,7 @@ def _converted_method(exported: ExportedMethod, prepared: GraphModule, store: St
             store, {node.name: _attribute(prepared, node.all_input_nodes[0]).float() for node in observers}
         )
         module = _converted(prepared, observers)
-        sample = read_samples(store, exported.evaluation, _input_names(exported), 1)[0]
+        sample = read_samples(store, exported.evaluation, input_names(exported), 1)[0]
         torch.export.save(torch.export.export(module, sample, strict=True), "program.pt2")
     return _quantized(exported, module, store, store.put_file(Path("program.pt2")), float_weights)
 
@@ -80,7 +95,7 @@ def _quantized(
 ) -> QuantizedMethod:
     """Return the record of a graph, with its outputs on the host."""
     with torch.no_grad():
-        evaluation = read_samples(store, exported.evaluation, _input_names(exported), len(exported.sample_names))
+        evaluation = read_samples(store, exported.evaluation, input_names(exported), len(exported.sample_names))
         answers = [module(*sample) for sample in evaluation]
     return QuantizedMethod(
         exported=exported,
@@ -90,7 +105,8 @@ def _quantized(
     )
 
 
-def _input_names(exported: ExportedMethod) -> list[str]:
+def input_names(exported: ExportedMethod) -> list[str]:
+    """Return the names of a method's inputs, by which its samples are stored."""
     return [spec.name for spec in exported.inputs]
 
 

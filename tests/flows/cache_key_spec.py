@@ -23,7 +23,8 @@ QUANTIZE_ON = ALL - {"export"}
 LOWER_ON = QUANTIZE_ON - {"quantize"}
 BUNDLE_ON = LOWER_ON - {"lower"}
 MEASURE_ON = BUNDLE_ON - {"bundle"}
-COMPARE = frozenset({"compare"})
+COMPARE = frozenset({"compare", "cure"})
+CURE = frozenset({"cure"})
 EXPORT = frozenset({"export"})
 
 
@@ -102,6 +103,8 @@ REQUEST = (
             ("block_size", [1, 16]),
             ("share_clamp", True),
             ("as_conv2d", True),
+            ("constant_range", [0.0, 6.0]),
+            ("least_weight_scale", 0.125),
         )
     ),
     same("soc.name", "SM8550", LOWER_ON, "the target of the compiler, not of the quantizer"),
@@ -164,6 +167,7 @@ REQUEST = (
     same("measure.references", ["edge", "exported"], LOWER_ON, "their values are stored at lowering"),
     same("measure.replay", False, COMPARE, "whether operators are run again"),
     same("measure.budget", False, COMPARE, "whether the error budget is computed"),
+    differs("measure.cures", 5, CURE, NONE, "how many changes of the scheme are tried"),
     same("measure.metrics", ["l1"], COMPARE, "selects what is computed"),
     same("reuse", Reuse.programs, NONE, "selects what is looked up, not what is stored"),
     same("limits.parallel", 1, NONE, _SWEEP),
@@ -176,6 +180,9 @@ REQUEST = (
     same("schedule.cron", "0 0 * * *", NONE, _SWEEP),
     same("schedule.timezone", "Europe/Berlin", NONE, _SWEEP),
     same("target.final_snr_db", 30.0, NONE, _REPAIR),
+    same("target.mean_snr_db", 30.0, NONE, _REPAIR),
+    same("target.quantile_snr_db", 30.0, NONE, _REPAIR),
+    same("target.quantile", 0.25, NONE, _REPAIR),
     same("target.top1_agreement", 1.0, NONE, _REPAIR),
     same("target.accuracy", 1.0, NONE, _REPAIR),
     same("target.introduced_operators", 0, NONE, _REPAIR),

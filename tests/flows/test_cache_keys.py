@@ -27,18 +27,30 @@ from qnnsweep.flows.cells.graph import Graph, Submission
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.tasks.bundle import bundle_task
 from qnnsweep.tasks.compare import compare_task
+from qnnsweep.tasks.cure import cure_task
 from qnnsweep.tasks.devices import native_runner
 from qnnsweep.tasks.export import export_task
 from qnnsweep.tasks.lower import lower_task
 from qnnsweep.tasks.measure import measure_task
 from qnnsweep.tasks.quantize import quantize_task
-from qnnsweep.tasks.records import Blob, Bundle, Capture, ExportedModel, LoweredProgram, QuantizedModel, Toolchain
+from qnnsweep.tasks.records import (
+    BiasUse,
+    Blob,
+    Bundle,
+    Capture,
+    Comparison,
+    Cures,
+    ExportedModel,
+    LoweredProgram,
+    QuantizedModel,
+    Toolchain,
+)
 from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.toolchain import runner
 from tests.flows.cache_key_spec import OTHER_INPUTS, REQUEST, Change, as_markdown, with_field
 from tests.sample_records import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, MODEL, QUANTIZED, with_method
 
-TASKS = (export_task, quantize_task, lower_task, bundle_task, measure_task, compare_task)
+TASKS = (export_task, quantize_task, lower_task, bundle_task, measure_task, compare_task, cure_task)
 TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
 FILES = {
     "own_net.py": "WIDTH = 3\n",
@@ -192,8 +204,12 @@ class SimulatedGraph(Graph):
             CAPTURE, outputs=blob(bundle, names), etdump=blob(code, len(self._cache))
         )  # an ETDump contains times
 
-    def _compare(self, *_: Any) -> Any:
-        return COMPARISON
+    def _compare(self, *inputs: Any) -> Comparison:
+        use = BiasUse(operator_index=int(digest(inputs)[:8], 16), least_scale=0.0, least_scale_16=0.0)
+        return replace(COMPARISON, bias_uses=(use,))
+
+    def _cure(self, *_: Any) -> Cures:
+        return Cures(trials=())
 
     def _weights(self) -> str:
         return self._world.file("weights.bin")
@@ -267,7 +283,7 @@ def test_another_native_runner_is_measured_again(folder: Path, name: str) -> Non
     cache: dict[str, Any] = {}
     computed_stages(world, cache)
     (folder / name).write_text("another build")
-    assert computed_stages(world, cache) == {"measure", "compare"}
+    assert computed_stages(world, cache) == {"measure", "compare", "cure"}
 
 
 def test_the_order_of_a_farms_devices_and_of_references_is_not_in_any_key(folder: Path) -> None:

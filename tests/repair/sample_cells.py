@@ -40,7 +40,7 @@ def cell(
         masked_by = fields.pop("masked_by", ())
         parts = ErrorParts(introduced_rms_steps=0.2, **fields)
         compared.append(replace(COMPARISON.operators[0], operator=row, parts=parts, masked_by=masked_by))
-    totals: dict[Cause, float] = dict.fromkeys(("weights", "clipping", "resolution", "device"), 0.0)
+    totals: dict[Cause, float] = dict.fromkeys(("weights", "bias", "clipping", "resolution", "device"), 0.0)
     for (cause, _), value in shares.items():
         totals[cause] += value
     budget = [share(cause, value, None) for cause, value in totals.items()]

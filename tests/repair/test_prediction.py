@@ -1,84 +1,55 @@
-"""The prediction of a gain from an error budget: with the numbers of MiniLM, and for any budget."""
+"""The prediction of a gain from a trial, and the number of a cell that a target is about."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qnnsweep.tasks.records import ErrorShare
-from qnnsweep.tasks.records.vocabulary import Cause
-from qnnsweep.tasks.repair.prediction import energies, gain_db
+from qnnsweep.tasks.repair.prediction import LOWEST, Statistic, gain_db, predicted_noise
 
-CAUSES: tuple[Cause, ...] = ("weights", "clipping", "resolution", "device")
+NOISE = st.floats(1e-9, 1e3)
 
 
-def share(cause: Cause, value: float | None, operator: str | None = None, output_index: int = 0) -> ErrorShare:
-    return ErrorShare(
-        output_index=output_index, output="out", cause=cause, operator=operator, operator_index=None,
-        module_path=None, share=value, share_error=0.0, alone_snr_db=None, without_snr_db=None, sample=1,
-    )  # fmt: skip
+def test_a_device_that_is_close_to_its_design_stays_as_close() -> None:
+    assert predicted_noise([1e-3, 2e-3], [1e-3, 1e-3], [1e-4, 1e-4]) == pytest.approx([1e-4, 2e-4])
 
 
-@st.composite
-def budgets(draw: Any) -> list[ErrorShare]:
-    """Return a budget of some operators, with totals that may add up to more or less than 1."""
-    shares: list[ErrorShare] = []
-    energy = st.floats(1e-6, 2.0)
-    for cause in CAUSES:
-        operators = draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=4))
-        rows = [share(cause, draw(energy), operator) for operator in operators]
-        shares += [share(cause, draw(energy) if rows else 0.0), *rows]
-    return [*shares, share("graph", draw(energy)), share("unexplained", draw(st.floats(1e-6, 1.0)))]
+def test_a_device_with_errors_of_its_own_keeps_them() -> None:
+    (predicted,) = predicted_noise([1e-1], [1e-3], [1e-5])
+    assert predicted == pytest.approx(0.1 - 1e-3 + 1e-5)
+    assert gain_db(LOWEST([1e-1]), LOWEST([predicted])) < 0.1, "a finer grid does not mend them"
 
 
-def test_errors_that_neither_cancel_nor_add_up_leave_the_sum_of_what_is_left() -> None:
-    parts = energies([share("resolution", 0.75, "add"), share("weights", 0.2, "conv"), share("unexplained", 0.05)])
-    assert gain_db(parts, {("resolution", "add"): 0.0}) == pytest.approx(10 * math.log10(1 / 0.25))
-    assert gain_db(parts, {("resolution", "add"): 0.1}) == pytest.approx(10 * math.log10(1 / 0.325))
+@given(device=NOISE, design=NOISE, changed=NOISE, better=st.floats(0.0, 1.0))
+def test_less_noise_of_the_design_is_never_predicted_to_be_more_on_the_device(
+    device: float, design: float, changed: float, better: float
+) -> None:
+    (before,), (after,) = (predicted_noise([device], [design], [noise]) for noise in (changed, changed * better))
+    assert after <= before
 
 
-def test_a_single_part_that_is_left_has_its_share_however_much_it_cancelled() -> None:
-    """The shares of digits_cnn with a grid that is 40 times too wide: the device undoes a part of its rounding."""
-    parts = energies([share("resolution", 1.06, "head"), share("device", 0.548, "head"), share("weights", 0.065, "c")])
-    without_head = {("resolution", "head"): 0.0, ("device", "head"): 0.0}
-    assert gain_db(parts, without_head) == pytest.approx(10 * math.log10(1 / 0.065))
+@given(st.floats(1e-9, 1e3), st.floats(1e-9, 1e3))
+def test_a_change_without_an_effect_is_predicted_to_have_none(device: float, design: float) -> None:
+    assert predicted_noise([device], [design], [design]) == pytest.approx([device])
 
 
-def test_errors_that_cancel_leave_less_than_their_sum() -> None:
-    parts = energies([share("weights", 0.7, name) for name in "abc"])
-    assert gain_db(parts, {("weights", "a"): 0.0}) == pytest.approx(10 * math.log10(1 / (1.4 - 1.1 / 3)))
+def test_infinite_noise_is_predicted_where_the_changed_program_has_it() -> None:
+    assert predicted_noise([math.inf, 1.0], [1.0, 1.0], [0.5, math.inf]) == [0.5, math.inf]
 
 
-def test_totals_are_no_parts() -> None:
-    shares = [share("weights", 0.5), share("graph", 0.2)]
-    assert energies([*shares, share("weights", None, "a"), share("device", 0.0, "a")]) == {}
-    assert gain_db({}, {}) == 0.0
+def test_the_statistics_of_samples() -> None:
+    noise = [1e-1, 1e-2, 1e-3, 1e-4]
+    assert LOWEST(noise) == pytest.approx(10.0)
+    assert Statistic(0.25)(noise) == pytest.approx(20.0), "one of the four samples may have less"
+    assert Statistic(None)(noise) == pytest.approx(-10 * math.log10(0.1111 / 4))
+    assert (LOWEST([0.0]), LOWEST([math.inf, 0.0])) == (math.inf, -math.inf)
+    assert Statistic(1.0)(noise) == pytest.approx(40.0), "the best sample"
 
 
-@given(budgets())
-def test_a_change_of_nothing_gains_nothing(shares: list[ErrorShare]) -> None:
-    assert gain_db(energies(shares), {}) == pytest.approx(0.0, abs=1e-6)
-
-
-@given(budgets(), st.floats(1.0, 100.0))
-def test_a_change_of_everything_gains_its_factor_in_db(shares: list[ErrorShare], factor: float) -> None:
-    parts = energies(shares)
-    assert gain_db(parts, dict.fromkeys(parts, 1 / factor)) == pytest.approx(10 * math.log10(factor), abs=1e-6)
-
-
-@given(budgets(), st.data())
-def test_what_is_left_is_between_a_quarter_of_its_part_and_all_of_it(shares: list[ErrorShare], data: Any) -> None:
-    """Without a limit, a strong cancellation would predict a gain that no change has."""
-    parts = energies(shares)
-    changed = data.draw(st.lists(st.sampled_from(sorted(parts, key=str)), unique=True))
-    left = sum(energy for part, energy in parts.items() if part not in changed)
-    total = sum(parts.values())
-    gain = gain_db(parts, dict.fromkeys(changed, 0.0))
-    if left:
-        assert gain <= -10 * math.log10(0.25 * left / max(total, 1.0)) + 1e-6
-    if total >= 1:
-        assert gain >= -10 * math.log10(max(left, 1e-10)) - 1e-6 or not changed
+def test_a_gain_to_or_from_infinity_is_finite() -> None:
+    assert gain_db(20.0, math.inf) == pytest.approx(100.0)
+    assert gain_db(-math.inf, 20.0) == pytest.approx(140.0)
+    assert gain_db(math.inf, math.inf) == 0.0

@@ -110,8 +110,7 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "stage": "compare",
             "outcome": "passed",
             "diagnosis": "Worst sample (b) 30.0 dB: weights of `layers.0` 50 %, clipping 25 %, device arithmetic in it "
-            "12 %, rest 13 %. Device against its design: 45.0 dB. Next: `qnnsweep repair model=digits_cnn scheme=8a8w "
-            "soc=SM8650` (16-bit float for the convolution layers.0: +11.8 dB predicted).",
+            "12 %, rest 13 %. Device against its design: 45.0 dB.",
             "weights": "trained",
             "export_s": 1.5,
             "quantize_s": 2.5,

@@ -2,7 +2,7 @@
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,9 +60,11 @@ class Compiler(ABC):
     def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
         return []
 
-    @property
-    def in_float16(self) -> bool:
-        """Whether the backend computes the values without a grid in float16."""
+    def in_float16(self, overrides: Collection[int] = ()) -> bool:
+        """Return whether the backend computes in float16 the values without a grid of the operators of these overrides.
+
+        `overrides`: the indices of the overrides that select the operator; none for an input of the model.
+        """
         return False
 
     def merges(self, target: str, arguments: Sequence[Any], reader: str) -> bool:

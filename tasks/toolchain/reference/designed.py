@@ -5,7 +5,8 @@ compiler merges the clamp into the operator that computes the value (docs/ladder
 reader the compiler is known to merge. Constants on a grid are already rounded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -24,12 +25,15 @@ def designed_outputs(
     input_qparams: Sequence[Quantization | None],
     compiler: Compiler,
     samples: Sequence[tuple[torch.Tensor, ...]],
+    floors: Mapping[int, float] | None = None,
 ) -> list[list[torch.Tensor]] | str:
     """Return the final outputs of every sample. `operators`: one per call of `graph`, with the grid of its value.
 
+    `floors`: see `Arithmetic`; by default the device computes exactly.
+
     If the host cannot compute an operator from rounded values, or if a grid does not fit its tensor, return the reason.
     """
-    arithmetic = designed_arithmetic(graph, operators, input_qparams, compiler)
+    arithmetic = replace(designed_arithmetic(graph, operators, input_qparams, compiler), floors=floors or {})
     kernels = HostKernels(graph, (), halves=arithmetic.halves)
     try:
         return list(_answers(arithmetic, kernels, samples))
@@ -46,9 +50,12 @@ def designed_arithmetic(
     """Return the arithmetic that the lowering asks the compiler for."""
     calls = operators[: len(graph.calls)]  # the operators after these are outputs that no call reads
     grids = {-1 - number: qparams for number, qparams in enumerate(input_qparams) if qparams is not None}
-    halves: frozenset[int] = frozenset()
-    if compiler.in_float16:
-        halves = frozenset(operator.index for operator in calls if operator.quantization is None)
+    halves = frozenset(
+        operator.index
+        for operator in calls
+        if operator.quantization is None and compiler.in_float16(operator.overrides)
+    )
+    if compiler.in_float16():
         halves |= {-1 - number for number, qparams in enumerate(input_qparams) if qparams is None}
     unrounded = graph.clamped_calls.union(graph.constant_calls)
     grids |= {

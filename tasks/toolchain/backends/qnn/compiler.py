@@ -7,7 +7,7 @@ The steps are internals of ExecuTorch, so tests/toolchain compares the result wi
 
 import contextlib
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from qnnsweep.tasks.records import DelegatedNode, ExpectedTensor, Quantization
 from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
-from qnnsweep.tasks.toolchain.backends.qnn.elements import needs_floats
+from qnnsweep.tasks.toolchain.backends.qnn.elements import has_float_activations, needs_floats
 from qnnsweep.tasks.toolchain.backends.qnn.failures import failure_text
 from qnnsweep.tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
 from qnnsweep.tasks.toolchain.backends.qnn.linears import only_selected
@@ -81,9 +81,9 @@ class QnnCompiler(Compiler):
     def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
         return [_RecordingPartitioner(self._specs(debug=debug), self._scheme.overrides, log)]
 
-    @property
-    def in_float16(self) -> bool:
-        return needs_floats(self._scheme)
+    def in_float16(self, overrides: Collection[int] = ()) -> bool:
+        asked = (self._scheme.overrides[index].precision for index in overrides)
+        return has_float_activations(self._scheme) or _FLOAT16 in asked
 
     def merges(self, target: str, arguments: Sequence[Any], reader: str) -> bool:
         if reader not in _MERGED_READERS or target not in _MERGING:

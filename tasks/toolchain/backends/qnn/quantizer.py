@@ -140,6 +140,10 @@ class OverridingQuantizer(Quantizer):
         for node, override in settings.items():
             if override.range is not None and (spec := _result_spec(node)) is not None:
                 _annotation(node).output_qspec = _fixed(spec, override.range)
+            if override.constant_range is not None:
+                _fix_constants(node, override.constant_range)
+            if override.least_weight_scale is not None:
+                _raise_weight_scales(node, override.least_weight_scale)
         for node, override in settings.items():
             if override.share_clamp and (clamp := clamp_of(node)) is not None:
                 _share(node, clamp)
@@ -248,6 +252,29 @@ def _fixed(spec: QuantizationSpec, limits: Sequence[float]) -> QuantizationSpec:
     )
 
 
+def _fix_constants(node: Node, limits: Sequence[float]) -> None:
+    """Give the constants that are quantized like activations the grid from the smallest to the largest of `limits`."""
+    specs = _annotation(node).input_qspec_map
+    for source in _constants(node):
+        if isinstance(spec := specs[source], QuantizationSpec):
+            specs[source] = _fixed(spec, limits)
+
+
+def _constants(node: Node) -> list[Node]:
+    """Return the constants that the node reads and that are quantized, except weights and biases."""
+    return [source for source in _annotation(node).input_qspec_map if source.op == "get_attr" and not _has_weight(node)]
+
+
+def _raise_weight_scales(node: Node, least: float) -> None:
+    """Let no step of the weight's grid be smaller than `least`: observers call this number `eps`."""
+    specs = _annotation(node).input_qspec_map
+    weight = node.args[1] if _has_weight(node) else None
+    if isinstance(weight, Node) and isinstance(spec := specs.get(weight), QuantizationSpec):
+        wrapper: Any = spec.observer_or_fake_quant_ctr
+        observer = wrapper.p.func.with_args(**wrapper.p.keywords | {"eps": least})
+        specs[weight] = replace(spec, observer_or_fake_quant_ctr=observer)
+
+
 def _fit_bias(node: Node) -> None:
     """Let the largest bias fit the grid of the node's bias.
 
@@ -326,6 +353,12 @@ _EFFECTS: tuple[tuple[str, str, Callable[[Node], bool]], ...] = (
     ("quant_dtype", _NOT_QUANTIZED, _is_quantized),
     ("observer", _NOT_QUANTIZED, _is_quantized),
     ("range", _NOT_QUANTIZED, _is_quantized),
+    (
+        "constant_range",
+        "none reads a constant that is quantized like an activation",
+        lambda node: bool(_constants(node)),
+    ),
+    ("least_weight_scale", "none has a weight", _has_weight),
     ("symmetric", _NOT_QUANTIZED, _is_quantized),
     ("per_channel", "none has a weight", _has_weight),
     (

@@ -1,0 +1,85 @@
+"""The stage cure: LoweredProgram + Comparison + scheme -> Cures, the changes of the scheme that were tried."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from qnnsweep.conf.impossible import excluded_scheme
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.tasks.errors import RequestError, ToolchainError
+from qnnsweep.tasks.records import Comparison, Cures, LoweredProgram, Trial
+from qnnsweep.tasks.repair.candidates import Candidate, candidates
+from qnnsweep.tasks.repair.prediction import noise_of_design
+from qnnsweep.tasks.stage import stage
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import entrypoints
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
+from qnnsweep.tasks.toolchain.workers.supervisor import CallResult
+
+_OF_USE_DB = 0.5
+"""The gain at the rung `designed` from which the changed operators are compiled."""
+
+
+def cure(
+    lowered: LoweredProgram,
+    comparison: Comparison,
+    scheme: SchemeConfig,
+    kind: str,
+    soc: SocConfig | None,
+    count: int,
+    *,
+    store: Store,
+    workers: WorkerPool,
+) -> Cures:
+    """Try changes of the scheme on all samples of the cell, without a device.
+
+    `count`: how many changes are tried. A model with several methods or with states, and a float scheme, have none. A
+    change that the quantizer, the host or the compiler refuses is a trial with the reason.
+    """
+    if lowered.model.driven is not None or lowered.methods[0].exported.method is not None:
+        return Cures(trials=())
+    possible = [
+        candidate
+        for candidate in candidates(comparison, lowered, scheme)
+        if excluded_scheme(kind, soc, candidate.scheme) is None
+    ]
+    most_noise = max(noise_of_design(comparison, lowered.methods[0].choosable), default=0.0) / 10 ** (_OF_USE_DB / 10)
+    subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
+    silent = workers.reporting(lambda: None)  # the first call reports the start
+
+    def tried(number: int, candidate: Candidate) -> Trial:
+        pool = silent if number else workers
+        given = lowered.methods[0], scheme, candidate.scheme, kind, soc, most_noise, store
+        return _trial(candidate, partial(pool.call, "cure", entrypoints.try_scheme, *given, subject=subject))
+
+    with ThreadPoolExecutor(max(workers.parallel, 1)) as threads:  # which only wait
+        trials = threads.map(tried, range(count), possible[:count])
+        return Cures(trials=tuple(trials))
+
+
+def _trial(candidate: Candidate, call: Callable[[], CallResult[tuple[list[float], str | None]]]) -> Trial:
+    noise, refused = list[float](), None
+    try:
+        noise, refused = call().value
+    except (RequestError, ToolchainError) as error:
+        refused = str(error)
+    return Trial(
+        cause=candidate.cause,
+        change=candidate.change,
+        operators=candidate.operators,
+        noise=tuple(noise),
+        refused=refused,
+    )
+
+
+def _key_inputs(
+    lowered: LoweredProgram, comparison: Comparison, scheme: SchemeConfig, kind: str, soc: SocConfig | None, count: int
+) -> object:
+    """Return what the result depends on. The name of the scheme has no effect, and a float scheme has no changes."""
+    changes = (replace(scheme, name=""), kind, soc, count) if scheme.precision is Precision.quantized else ()
+    return lowered, comparison, changes
+
+
+cure_task = stage(cure, version=1, key_inputs=_key_inputs)

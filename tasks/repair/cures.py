@@ -1,0 +1,73 @@
+"""The candidates of a cell with what their trials promise, and the reason if none of them helps."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.records import Comparison, Cures, LoweredProgram, Trial
+from qnnsweep.tasks.repair.candidates import Candidate, candidates
+from qnnsweep.tasks.repair.prediction import (
+    LOWEST,
+    Statistic,
+    gain_db,
+    noise_of_design,
+    noise_on_device,
+    predicted_noise,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cure:
+    """A change of a scheme that was tried, with its predicted gain."""
+
+    candidate: Candidate
+    predicted_db: float
+    """The gain of the number that the target is about."""
+    lowest_db: float
+    highest_db: float
+    """The least and the largest predicted gain of any sample."""
+
+
+def cures(
+    tried: Cures,
+    comparison: Comparison,
+    lowered: LoweredProgram,
+    scheme: SchemeConfig,
+    statistic: Statistic = LOWEST,
+    *,
+    most_bytes: float = math.inf,
+) -> list[Cure]:
+    """Return the candidates that were tried and not refused, the one with most predicted gain per cost first.
+
+    `most_bytes`: by how many bytes the program may grow.
+    """
+    trials = {_key(trial): trial for trial in tried.trials}
+    samples = lowered.methods[0].choosable
+    device, design = noise_on_device(comparison, samples), noise_of_design(comparison, samples)
+    found: list[Cure] = []
+    for candidate in candidates(comparison, lowered, scheme, most_bytes=most_bytes):
+        trial = trials.get(candidate.key)
+        if trial is None or trial.refused is not None or not len(trial.noise) == len(device) == len(design):
+            continue
+        noise = predicted_noise(device, design, trial.noise)
+        gains = [gain_db(LOWEST([before]), LOWEST([after])) for before, after in zip(device, noise, strict=True)]
+        gain = gain_db(statistic(device), statistic(noise))
+        found.append(Cure(candidate=candidate, predicted_db=gain, lowest_db=min(gains), highest_db=max(gains)))
+    return sorted(found, key=lambda cure: -cure.predicted_db / cure.candidate.cost)
+
+
+def _key(trial: Trial) -> tuple[str, str, tuple[str, ...]]:
+    return trial.cause, trial.change, tuple(sorted(trial.operators))
+
+
+def why_none(tried: Cures, found: Sequence[Cure], least_db: float) -> str:
+    """Return why no candidate is said: a phrase with how many were tried, and what became of them."""
+    if not tried.trials:
+        return "no change of the scheme removes its cause"
+    refused = sum(trial.refused is not None for trial in tried.trials)
+    best = max((cure.predicted_db for cure in found), default=None)
+    words = [f"of {len(tried.trials)} changes that were tried"]
+    words += [f"{refused} cannot be compiled"] if refused else []
+    words += [f"none gains {least_db:g} dB (at most {best:+.1f} dB)"] if best is not None else []
+    return ", ".join(words) if len(words) < 3 else f"{words[0]}, {words[1]} and {words[2]}"
