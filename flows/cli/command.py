@@ -87,6 +87,8 @@ class Output:
 
     contents: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The object of `--json`."""
+    schema: str | None = None
+    """The name of the object's schema, if this is not the name of the command."""
     parts: Sequence[RenderableType] = ()
     """Tables and lines. With `--json` they are not printed, unless `with_json` is set."""
     with_json: bool = False
@@ -179,7 +181,7 @@ def _print(output: Output, command: str | None) -> None:
         else:
             console().print(part)
     if command is not None and output.contents:
-        _print_json(command, output.contents)
+        _print_json(output.schema or command, output.contents)
     if output.notes is not None:
         print(output.notes, file=sys.stderr)
     if output.last is not None:

@@ -12,6 +12,7 @@ from qnnsweep.flows.repro import Reproducer
 from qnnsweep.flows.runs.culprit import Culprit
 from qnnsweep.flows.runs.diff import Difference
 from qnnsweep.flows.runs.qualification import Qualification
+from qnnsweep.tasks.records import InspectedProgram
 from qnnsweep.tasks.storage.integrity import Verification
 from qnnsweep.tasks.storage.inventory import Inventory
 from qnnsweep.tasks.storage.retention import PrunePlan
@@ -55,6 +56,22 @@ class RunSummary(TypedDict):
     report: str
     results: Sequence[CellSummary]
     """One object per cell, in the order of the sweep."""
+
+
+@_described
+class Trial(TypedDict):
+    trial: int
+    overrides: Sequence[str]
+    objectives: Mapping[str, float]
+    problem: str | None
+    """Why the trial has no value."""
+    best: bool
+
+
+class Search(TypedDict):
+    run_id: str
+    trials: Sequence[Trial]
+    report: str
 
 
 @_described
@@ -166,6 +183,8 @@ class Toolchain(TypedDict):
     commit: str | None
     passes_off: Sequence[str]
     operators_skipped: Sequence[str]
+    unverified: Sequence[str]
+    """The sources of which no digest is known."""
     provisional: str | None
     """The settings that did not arrive in the programs of the probe."""
     digest: str
@@ -198,7 +217,9 @@ PRINTED: dict[str, tuple[Any, dict[str, Any]]] = {
     "run": (RunSummary, {}),
     "report": (RunSummary, {}),
     "recompare": (RunSummary, {}),
+    "search": (Search, {}),
     "plan": (Plan, {}),
+    "inspect": (InspectedProgram, {"file": str}),
     "devices": (None, {"devices": Sequence[DeviceStatus]}),
     "doctor": (None, {"checks": Sequence[DoctorCheck]}),
     "diff": (Difference, {"regressions": int, "lost": int, "page": str | None}),

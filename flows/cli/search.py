@@ -81,6 +81,7 @@ def _output(result: "SearchResult") -> Output:
     )
     return Output(
         contents={"run_id": facts.run_id, "trials": trials, "report": facts.report},
+        schema="search",
         parts=[table, lines],
         with_json=True,
         exit_code=PASSED if result.best else NOT_ALL_PASSED,
