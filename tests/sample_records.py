@@ -30,8 +30,9 @@ from qnnsweep.tasks.results.outcome import CellResult
 
 from qnnsweep.tasks.records import (  # isort: skip
     Blob, Bundle, Capture, CapturedMethod, CaseOutcome, ChosenSample, Command, CompileFacts, DebugFiles,
-    DelegationCount, ExportedMethod, ExportedModel, Launch, LaunchedMethod, LaunchResult, LoweredMethod, LoweredProgram,
-    ModelFacts, Operator, Quantization, QuantizedMethod, QuantizedModel, StageCall, TensorSpec, Toolchain,
+    DelegationCount, Design, ExportedMethod, ExportedModel, Launch, LaunchedMethod, LaunchResult, LoweredMethod,
+    LoweredProgram, ModelFacts, Operator, Quantization, QuantizedMethod, QuantizedModel, StageCall, TensorSpec,
+    Toolchain,
 )  # fmt: skip
 
 GRID = Quantization(scale=(0.5,), zero_point=(3,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
@@ -98,7 +99,8 @@ LOWERED_METHOD = LoweredMethod(
     input_qparams=(GRID,), output_operators=(1,), operators=(CONV, VIEW),
     expected_tensors=(), chosen=(ChosenSample(sample=0, role="typical"), ChosenSample(sample=1, role="worst")),
     choosable=2, reference_calls=blob("e"), reference_constants=blob("f"), outputs_lowered=blob("9", 3),
-    reference=blob("8"), outputs_edge=blob("9"), outputs_designed=blob("9", 2), designed_unavailable=None,
+    reference=blob("8"), outputs_edge=blob("9"), design=Design(halves=(), merged=()), outputs_designed=blob("9", 2),
+    designed_unavailable=None,
     delegation=(
         DelegationCount(operator="conv", delegated=5, not_delegated=0, refusals=()),
         DelegationCount(operator="view", delegated=1, not_delegated=2, refusals=("no layout",)),

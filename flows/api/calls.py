@@ -194,6 +194,17 @@ def repro(
     return _run("repro", words, artifacts, progress)
 
 
+def simulate(
+    cell: str, samples: PathLike | None = None, *, run_id: str = "latest", artifacts: PathLike = "artifacts"
+) -> dict[str, Any]:
+    """Evaluate many samples as the device would compute them, on the host. Return the accuracy and the lowest SNR.
+
+    samples: a .npy, .npz or .safetensors file; by default the samples with which the cell was measured.
+    """
+    words = [cell, f"--run={run_id}", *([f"--samples={samples}"] if samples else [])]
+    return _run("simulate", words, artifacts, progress=False)
+
+
 def tensors(
     run_id: str, cell: str, operator: str, *, sample: int | None = None, to: PathLike | None = None,
     artifacts: PathLike = "artifacts",

@@ -25,6 +25,8 @@ from qnnsweep.tasks.storage.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
+    from qnnsweep.tasks.toolchain.simulator import Simulator
+
 PathLike = str | os.PathLike[str]
 _WIDTH = 120
 
@@ -94,6 +96,16 @@ class Run:
     def culprit_of(self, cell: str) -> Culprit | None:
         """Return the culprit of a cell, such as `MODEL/SCHEME/SOC`. Raises RequestError if there is no such cell."""
         return culprit(self._store, self.run_id, find_cell(self._store, self.run_id, cell))
+
+    def simulator(self, cell: str | None = None) -> "Simulator":
+        """Return a cell as the device is asked to compute it, as a `torch.nn.Module` that takes any samples.
+
+        cell: such as `MODEL/SCHEME/SOC`; by default the worst. Raises RequestError for a cell that was not compiled.
+        """
+        from qnnsweep.flows.simulate import lowered_method
+        from qnnsweep.tasks.toolchain.simulator import Simulator
+
+        return Simulator(lowered_method(self._store, self.run_id, cell or folder_of(self._worst)), self._store)
 
     def assert_ok(self, snr_db: float | None = None) -> None:
         """Raise AssertionError with the sentences of the cells that did not pass or have a lower SNR than `snr_db`.

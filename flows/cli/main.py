@@ -25,6 +25,7 @@ from qnnsweep.flows.cli import (
     repro,
     run,
     schemas,
+    simulate,
     state,
     tensors,
     toolchain,
@@ -73,6 +74,7 @@ COMMANDS = (
     Command(lists.list_, ON_STORE_WITH_FOLDERS, "List models, schemes, SoCs, devices, runs or operators.", name="list"),
     Command(tensors.tensors, ON_STORE, "Write the tensors of one operator.", tensors.EXITS),
     Command(schemas.schema, ON_MACHINE_SILENT, "Print the JSON schema of what a command prints with --json."),
+    Command(simulate.simulate, ON_STORE, "Evaluate many samples as the device would, on the host.", simulate.EXITS),
     Command(ui.ui, ON_STORE_UNTIL_STOPPED, "Serve the reports to browsers of this machine."),
 )
 GROUPS = (

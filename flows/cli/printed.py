@@ -18,6 +18,7 @@ from qnnsweep.tasks.storage.inventory import Inventory
 from qnnsweep.tasks.storage.retention import PrunePlan
 from qnnsweep.tasks.toolchain.backends.backend import DoctorCheck
 from qnnsweep.tasks.toolchain.prepared.record import ProbedProperty
+from qnnsweep.tasks.toolchain.simulation import Simulated
 
 _described = with_config(ConfigDict(use_attribute_docstrings=True))
 
@@ -237,6 +238,7 @@ PRINTED: dict[str, tuple[Any, dict[str, Any]]] = {
     "atlas": (Atlas, {}),
     "repro": (Reproducer, {}),
     "list": (Listed, {}),
+    "simulate": (Simulated, {"cell": str}),
     "tensors": (Tensors, {}),
     "init model": (WrittenModel, {}),
     "cache": (Inventory, {}),

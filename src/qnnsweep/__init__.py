@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qnnsweep.flows.api.calls import repair as repair
     from qnnsweep.flows.api.calls import repro as repro
     from qnnsweep.flows.api.calls import run as run
+    from qnnsweep.flows.api.calls import simulate as simulate
     from qnnsweep.flows.api.calls import tensors as tensors
     from qnnsweep.flows.api.result import Run as Run
     from qnnsweep.flows.runs.culprit import Culprit as Culprit
@@ -34,7 +35,7 @@ mend_torchvision()  # before the user imports transformers or timm, whose import
 _CALLS, _ERRORS = "qnnsweep.flows.api.calls", "qnnsweep.tasks.errors"
 _MODULES = {
     **dict.fromkeys(("atlas", "bisect", "debug", "diff", "inspect", "open_run", "plan", "qualify"), _CALLS),
-    **dict.fromkeys(("recompare", "repair", "repro", "run", "tensors", "Repair"), _CALLS),
+    **dict.fromkeys(("recompare", "repair", "repro", "run", "simulate", "tensors", "Repair"), _CALLS),
     "Culprit": "qnnsweep.flows.runs.culprit",
     "Run": "qnnsweep.flows.api.result",
     **dict.fromkeys(("DeviceError", "EnvironmentUnusable", "QnnsweepError", "RequestError"), _ERRORS),

@@ -55,3 +55,11 @@ def wilson_interval(hits: int, count: int) -> Interval | None:
     half = _QUANTILE * sqrt(share * (1 - share) / count + square / (4 * count**2))
     scale = 1 + square / count
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
+
+
+def share(hits: Sequence[bool]) -> tuple[float | None, float | None, float | None]:
+    """Return the share of the hits, and the bounds of its interval; see `wilson_interval`. None without any."""
+    if not hits:
+        return None, None, None
+    low, high = wilson_interval(sum(hits), len(hits)) or (None, None)
+    return sum(hits) / len(hits), low, high

@@ -150,6 +150,25 @@ class ChosenSample:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MergedPair:
+    """Two operators, by index, that the compiler merges, so that the value between them is not rounded."""
+
+    reader: int
+    source: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Design:
+    """What the model of the device's arithmetic needs beside the grids of a method's operators and inputs.
+
+    `halves`: the values in float16, by operator index; the model's inputs have the indices -1, -2 and so on.
+    """
+
+    halves: tuple[int, ...]
+    merged: tuple[MergedPair, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoweredMethod:
     """A method of a compiled cell: its debug and profile programs, and the facts about it.
 
@@ -176,6 +195,7 @@ class LoweredMethod:
     lowered_note: str | None = None  # why there are no outputs of the rung `lowered`, or what they are
     graph_change: str | None = None  # what makes the lowered graph another function than the model; None if nothing
     outputs_edge: Blob
+    design: Design
     outputs_designed: Blob | None
     designed_unavailable: str | None  # the reason why the host cannot compute the rung; None if it can
     delegation: tuple[DelegationCount, ...]

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, EvidenceError, MachineFault, shortage_behind
-from qnnsweep.tasks.numerics.interval import bootstrap_interval, wilson_interval
+from qnnsweep.tasks.numerics.interval import bootstrap_interval, share
 from qnnsweep.tasks.numerics.noise import in_db, lowest_snr, noise_by_sample
 from qnnsweep.tasks.records import (
     Blob,
@@ -145,8 +145,8 @@ def finals(comparison: Comparison, named: Mapping[str, str] = _NONE_NAMED, *, cl
     right_eager = [row.top1_reference == row.label for row in labelled]
     if any(step.token is not None for step in comparison.steps):
         agreeing, right, right_eager = _by_sequence(comparison.steps)
-    top1_agreement, top1_agreement_low, top1_agreement_high = _share(agreeing)
-    accuracy, accuracy_low, accuracy_high = _share(right)
+    top1_agreement, top1_agreement_low, top1_agreement_high = share(agreeing)
+    accuracy, accuracy_low, accuracy_high = share(right)
     return Finals(
         final_difference=final_difference,
         final_snr_db=final_snr_db,
@@ -163,7 +163,7 @@ def finals(comparison: Comparison, named: Mapping[str, str] = _NONE_NAMED, *, cl
         accuracy=accuracy,
         accuracy_low=accuracy_low,
         accuracy_high=accuracy_high,
-        accuracy_eager=_share(right_eager)[0],
+        accuracy_eager=share(right_eager)[0],
         centred_snr_db=min((row.centred_snr_db for row in device if row.centred_snr_db is not None), default=None),
         row_snr_db=min((row.row_snr_db for row in device if row.row_snr_db is not None), default=None),
         row_top1_agreement=lowest_share(device, rows_of_top1),
@@ -245,10 +245,10 @@ def _of_shares(comparison: Comparison, named: Mapping[str, str], allowed: Limits
     }
     for measure, (column, least) in limits.items():
         rows = [row for row in on_device(comparison) if row.status != "diverged" and headline(row, named) == measure]
-        share = lowest_share(rows, equal_elements if measure == "equal" else rows_of_top1)
-        if least is not None and share is not None and share < least:
+        lowest = lowest_share(rows, equal_elements if measure == "equal" else rows_of_top1)
+        if least is not None and lowest is not None and lowest < least:
             what = "share of equal elements" if measure == "equal" else "top-1 agreement of the rows"
-            yield column, f"{what} {100 * share:.1f} % is below {100 * least:g} %"
+            yield column, f"{what} {100 * lowest:.1f} % is below {100 * least:g} %"
 
 
 def problem(row: OutputComparison) -> str | None:
@@ -272,11 +272,3 @@ def _mean_snr(noise: Sequence[float]) -> tuple[float | None, float | None, float
     interval = bootstrap_interval(noise)
     low, high = (None, None) if interval is None else (in_db(interval[1]), in_db(interval[0]))
     return in_db(fmean(noise)), low, high
-
-
-def _share(hits: Sequence[bool]) -> tuple[float | None, float | None, float | None]:
-    """Return the share of the hits, and the bounds of its interval."""
-    if not hits:
-        return None, None, None
-    low, high = wilson_interval(sum(hits), len(hits)) or (None, None)
-    return sum(hits) / len(hits), low, high

@@ -15,7 +15,7 @@ from executorch.exir.program._program import _gen_edge_manager_for_partitioners,
 from torch.export import ExportedProgram
 
 from qnnsweep.tasks.numerics.samples import choose, sample_noise
-from qnnsweep.tasks.records import Blob, ChosenSample, Operator, OtherReference, Quantization, QuantizedMethod
+from qnnsweep.tasks.records import Blob, ChosenSample, Design, Operator, OtherReference, Quantization, QuantizedMethod
 from qnnsweep.tasks.records.keys import METHOD, tensor_key
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
@@ -24,7 +24,7 @@ from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.fold import fold_constants
 from qnnsweep.tasks.toolchain.reference.counterparts import other_reference
-from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
+from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
 from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
 from qnnsweep.tasks.toolchain.reference.graph_change import graph_change
 from qnnsweep.tasks.toolchain.reference.lowered import LoweredRung, lowered_rung, note_of
@@ -56,6 +56,7 @@ class EdgeModel:
     lowered_note: str | None
     graph_change: str | None
     outputs_edge: Blob
+    design: Design
     outputs_designed: Blob | None
     designed_unavailable: str | None
     references: tuple[OtherReference, ...]
@@ -82,10 +83,11 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     answers = _answers(reference, samples)
     calls, constants = put_graph(store, reference)
     qparams = input_qparams(graph, compiler)
+    design = design_of(reference, operators, qparams, compiler)
     designed: Sequence[object] | str = answers
     grids = (*qparams, *(operator.quantization for operator in operators if not operator.constant))
     if compiler.in_float16() or any(grids):
-        designed = designed_outputs(reference, operators, qparams, compiler, samples)
+        designed = designed_outputs(reference, operators, qparams, design, samples)
     unavailable = designed if isinstance(designed, str) else None
     floats = None if quantized.float_weights is None else read_tensors(store, quantized.float_weights)
     lowered = lowered_rung(reference, operators, floats, samples)
@@ -118,6 +120,7 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
         lowered_note=note_of(lowered),
         graph_change=_graph_change(quantized, lowered, (answers, first), graph, operators, samples[0], store),
         outputs_edge=outputs_edge,
+        design=design,
         outputs_designed=None if unavailable else put_tensors(store, outputs_by_sample(designed)),
         designed_unavailable=unavailable,
         references=tuple(

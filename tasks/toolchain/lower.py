@@ -99,6 +99,7 @@ def _lowered(model: EdgeModel, ship: Compiled, program: Blob, options: LoweringO
         lowered_note=model.lowered_note,
         graph_change=model.graph_change,
         outputs_edge=model.outputs_edge,
+        design=model.design,
         outputs_designed=model.outputs_designed,
         designed_unavailable=model.designed_unavailable,
         delegation=delegation_counts(info, graph, ship.log.refusals),

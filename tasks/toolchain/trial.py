@@ -20,7 +20,7 @@ from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.edge import edge_program, output_noise
 from qnnsweep.tasks.toolchain.overridden import has_precision, select_only
 from qnnsweep.tasks.toolchain.quantize import input_names, quantized_program
-from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
+from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
 from qnnsweep.tasks.toolchain.reference.graph import graph_of
 from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator_table
 from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
@@ -55,7 +55,9 @@ def try_scheme(
     operators = operator_table(graph, compiler)
     inputs = read_samples(store, exported.evaluation, input_names(exported), before.choosable)
     floors = dict.fromkeys(_with_16_bit_weights(operators, changed), _FLOOR)
-    answers = designed_outputs(graph_of(graph), operators, input_qparams(graph, compiler), compiler, inputs, floors)
+    reference, qparams = graph_of(graph), input_qparams(graph, compiler)
+    design = design_of(reference, operators, qparams, compiler)
+    answers = designed_outputs(reference, operators, qparams, design, inputs, floors)
     if isinstance(answers, str):
         return [], answers
     eager = read_tensors(store, exported.outputs_eager)

@@ -288,7 +288,7 @@ def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
     """Compute the outputs of the rung `designed` from the record of a lowering, with the grids of its operators."""
     from qnnsweep.tasks.toolchain.backends.select import backend_of
     from qnnsweep.tasks.toolchain.deterministic import make_deterministic
-    from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
+    from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
     from qnnsweep.tasks.toolchain.reference.graph import read_graph
     from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, read_samples
 
@@ -299,7 +299,8 @@ def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
     samples = read_samples(store, exported.methods[0].evaluation, names, len(exported.methods[0].sample_names))
     method, scheme = lowered.methods[0], SchemeConfig(name="8a8w", quant_dtype="8a8w")
     compiler = backend_of(lowered.backend).compiler(scheme, None)
-    answers = designed_outputs(graph, method.operators, method.input_qparams, compiler, samples)
+    design = design_of(graph, method.operators, method.input_qparams, compiler)
+    answers = designed_outputs(graph, method.operators, method.input_qparams, design, samples)
     if isinstance(answers, str):
         return answers
     return {key: output.numpy() for key, output in outputs_by_sample(answers).items()}

@@ -13,7 +13,7 @@ import torch
 
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.arithmetic import Arithmetic
-from qnnsweep.tasks.records import Operator, Quantization
+from qnnsweep.tasks.records import Design, MergedPair, Operator, Quantization
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
@@ -23,17 +23,16 @@ def designed_outputs(
     graph: ReferenceGraph,
     operators: Sequence[Operator],
     input_qparams: Sequence[Quantization | None],
-    compiler: Compiler,
+    design: Design,
     samples: Sequence[tuple[torch.Tensor, ...]],
     floors: Mapping[int, float] | None = None,
 ) -> list[list[torch.Tensor]] | str:
     """Return the final outputs of every sample. `operators`: one per call of `graph`, with the grid of its value.
 
-    `floors`: see `Arithmetic`; by default the device computes exactly.
-
-    If the host cannot compute an operator from rounded values, or if a grid does not fit its tensor, return the reason.
+    `floors`: see `Arithmetic`; by default the device computes exactly. If the host cannot compute an operator from
+    rounded values, or if a grid does not fit its tensor, return the reason.
     """
-    arithmetic = replace(designed_arithmetic(graph, operators, input_qparams, compiler), floors=floors or {})
+    arithmetic = replace(arithmetic_of(graph, operators, input_qparams, design), floors=floors or {})
     kernels = HostKernels(graph, (), halves=arithmetic.halves)
     try:
         return list(_answers(arithmetic, kernels, samples))
@@ -41,32 +40,36 @@ def designed_outputs(
         return str(refusal)
 
 
-def designed_arithmetic(
+def design_of(
     graph: ReferenceGraph,
     operators: Sequence[Operator],
     input_qparams: Sequence[Quantization | None],
     compiler: Compiler,
-) -> Arithmetic:
-    """Return the arithmetic that the lowering asks the compiler for."""
+) -> Design:
+    """Return what the lowering asks the compiler for beside the grids of the operators and the inputs."""
     calls = operators[: len(graph.calls)]  # the operators after these are outputs that no call reads
-    grids = {-1 - number: qparams for number, qparams in enumerate(input_qparams) if qparams is not None}
-    halves = frozenset(
-        operator.index
-        for operator in calls
-        if operator.quantization is None and compiler.in_float16(operator.overrides)
-    )
+    halves = {row.index for row in calls if row.quantization is None and compiler.in_float16(row.overrides)}
     if compiler.in_float16():
         halves |= {-1 - number for number, qparams in enumerate(input_qparams) if qparams is None}
+    return Design(halves=tuple(sorted(halves)), merged=tuple(_merged(graph, compiler)))
+
+
+def arithmetic_of(
+    graph: ReferenceGraph, operators: Sequence[Operator], input_qparams: Sequence[Quantization | None], design: Design
+) -> Arithmetic:
+    """Return the arithmetic of a design."""
+    grids = {-1 - number: qparams for number, qparams in enumerate(input_qparams) if qparams is not None}
     unrounded = graph.clamped_calls.union(graph.constant_calls)
     grids |= {
         operator.index: operator.quantization
-        for operator in calls
+        for operator in operators[: len(graph.calls)]
         if operator.quantization is not None and operator.index not in unrounded
     }
-    return Arithmetic(grids=grids, halves=halves, merged=frozenset(_merged(graph, compiler)))
+    merged = frozenset((pair.reader, pair.source) for pair in design.merged)
+    return Arithmetic(grids=grids, halves=frozenset(design.halves), merged=merged)
 
 
-def _merged(graph: ReferenceGraph, compiler: Compiler) -> Iterator[tuple[int, int]]:
+def _merged(graph: ReferenceGraph, compiler: Compiler) -> Iterator[MergedPair]:
     """Yield the readers that the compiler merges, each with its source, which nothing else reads."""
     readers: dict[int, list[int]] = {}
     for index, sources in enumerate(graph.sources):
@@ -77,7 +80,7 @@ def _merged(graph: ReferenceGraph, compiler: Compiler) -> Iterator[tuple[int, in
             (reader,) = read_by
             call = graph.calls[source]
             if compiler.merges(call.target, call.arguments, graph.calls[reader].target):
-                yield reader, source
+                yield MergedPair(reader=reader, source=source)
 
 
 def _answers(

@@ -184,7 +184,7 @@ def test_the_public_names_are_these() -> None:
     assert dir(qnnsweep) == [
         "Culprit", "DeviceError", "EnvironmentUnusable", "QnnsweepError", "Repair", "RequestError", "Run", "atlas",
         "bisect", "debug", "diff", "inspect", "open_run", "plan", "qualify", "recompare", "repair", "repro", "run",
-        "tensors",
+        "simulate", "tensors",
     ]  # fmt: skip
     assert all(getattr(qnnsweep, name).__doc__ for name in dir(qnnsweep))
 

@@ -1,0 +1,60 @@
+"""The command `qnnsweep simulate`: many samples with the model of the device's arithmetic, on the host."""
+
+import logging
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from qnnsweep.flows.cli.command import Output, Words
+from qnnsweep.flows.cli.options import OptionalRun
+from qnnsweep.tasks.report.format import percent, plain_table
+
+EXITS = "Exit codes: 0 evaluated · 2 there is no such cell, or it cannot be simulated."
+
+
+def simulate(
+    words: Words,
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell, such as MODEL/SCHEME/SOC.")],
+    run_: OptionalRun = None,
+    samples: Annotated[
+        str | None,
+        typer.Option(
+            "--samples",
+            metavar="FILE",
+            help="A .npy, .npz or .safetensors file with inputs, and `label` with the right classes. By default the "
+            "samples with which the cell was measured.",
+        ),
+    ] = None,
+) -> Output:
+    """Evaluate any number of samples with the model of the device's arithmetic, at the speed of the host.
+
+    Needs a cell that was compiled, and no device. What the device computes beyond the model is not in it: the column
+    `device_snr_db` of the cell says how much that is.
+    """
+    from qnnsweep.flows.simulate import simulate as evaluate
+
+    for library in ("torch", "torchao"):
+        logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
+    screen = Console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        task = progress.add_task("samples", total=None)
+        show = lambda done, total: progress.update(task, completed=done, total=total)  # noqa: E731
+        found = evaluate(words.store, run_, cell, samples, show)
+    table = plain_table("", "simulated", "95 % interval", "eager", right=("simulated", "eager"))
+    table.add_row("lowest SNR", f"{found.snr_db:.1f} dB", found.worst_sample, "")
+    table.add_row("mean SNR", f"{found.mean_snr_db:.1f} dB", "", "")
+    if found.top1_agreement is not None:
+        interval = _interval(found.top1_agreement_low, found.top1_agreement_high)
+        table.add_row("same top-1 %", percent(found.top1_agreement), interval, "")
+    if found.accuracy is not None:
+        interval = _interval(found.accuracy_low, found.accuracy_high)
+        table.add_row("accuracy %", percent(found.accuracy), interval, percent(found.accuracy_eager))
+    table.caption = f"{cell}: {found.samples:,} samples"
+    return Output(contents={"cell": cell, **asdict(found)}, parts=[table])
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{percent(low)} to {percent(high)}"
