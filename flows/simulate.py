@@ -5,10 +5,10 @@ from collections.abc import Callable
 from qnnsweep.flows.runs.files import read_cell_evidence
 from qnnsweep.flows.runs.names import find_cell, resolve
 from qnnsweep.tasks.errors import RequestError
-from qnnsweep.tasks.records import LoweredMethod
+from qnnsweep.tasks.records import LoweredMethod, Simulated
 from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.simulation import Simulated, evaluated
+from qnnsweep.tasks.toolchain.simulation import evaluated
 
 
 def simulate(

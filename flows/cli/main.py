@@ -91,7 +91,7 @@ GROUPS = (
     ),
 )
 
-_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "repro", "report", "tensors", "ui")
+_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "repro", "report", "simulate", "tensors", "ui")
 """The commands in which the word `artifacts=PLACE` is not an override, and means the option `--artifacts`."""
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 """Libraries create many objects that stay. With Python's threshold, collections are a tenth of the time of imports."""

@@ -12,13 +12,12 @@ from qnnsweep.flows.repro import Reproducer
 from qnnsweep.flows.runs.culprit import Culprit
 from qnnsweep.flows.runs.diff import Difference
 from qnnsweep.flows.runs.qualification import Qualification
-from qnnsweep.tasks.records import InspectedProgram
+from qnnsweep.tasks.records import InspectedProgram, Simulated
 from qnnsweep.tasks.storage.integrity import Verification
 from qnnsweep.tasks.storage.inventory import Inventory
 from qnnsweep.tasks.storage.retention import PrunePlan
 from qnnsweep.tasks.toolchain.backends.backend import DoctorCheck
 from qnnsweep.tasks.toolchain.prepared.record import ProbedProperty
-from qnnsweep.tasks.toolchain.simulation import Simulated
 
 _described = with_config(ConfigDict(use_attribute_docstrings=True))
 

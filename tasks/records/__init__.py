@@ -10,5 +10,6 @@ from qnnsweep.tasks.records.lowered import *
 from qnnsweep.tasks.records.methods import *
 from qnnsweep.tasks.records.program import *
 from qnnsweep.tasks.records.run import *
+from qnnsweep.tasks.records.simulated import *
 from qnnsweep.tasks.records.stages import *
 from qnnsweep.tasks.records.steps import *

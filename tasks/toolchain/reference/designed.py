@@ -7,6 +7,7 @@ reader the compiler is known to merge. Constants on a grid are already rounded.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ import torch
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.arithmetic import Arithmetic
 from qnnsweep.tasks.records import Design, MergedPair, Operator, Quantization
-from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
+
+if TYPE_CHECKING:  # a simulation needs no ExecuTorch
+    from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 
 
 def designed_outputs(
@@ -44,7 +47,7 @@ def design_of(
     graph: ReferenceGraph,
     operators: Sequence[Operator],
     input_qparams: Sequence[Quantization | None],
-    compiler: Compiler,
+    compiler: "Compiler",
 ) -> Design:
     """Return what the lowering asks the compiler for beside the grids of the operators and the inputs."""
     calls = operators[: len(graph.calls)]  # the operators after these are outputs that no call reads
@@ -69,7 +72,7 @@ def arithmetic_of(
     return Arithmetic(grids=grids, halves=frozenset(design.halves), merged=merged)
 
 
-def _merged(graph: ReferenceGraph, compiler: Compiler) -> Iterator[MergedPair]:
+def _merged(graph: ReferenceGraph, compiler: "Compiler") -> Iterator[MergedPair]:
     """Yield the readers that the compiler merges, each with its source, which nothing else reads."""
     readers: dict[int, list[int]] = {}
     for index, sources in enumerate(graph.sources):

@@ -172,3 +172,13 @@ def test_a_mistake_is_one_line_and_exit_code_2(program: Program, artifacts: Path
     wrong = f"operators that introduce error: {CONVOLUTION}"
     expected = message.replace("RUN", run).replace("WRONG", wrong)
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"qnnsweep: {expected}\n")
+
+
+def test_a_cell_is_simulated_as_its_run_has_designed_it(program: Program, artifacts: Path) -> None:
+    ran = program.run("simulate", CELL, "--json", f"artifacts={artifacts}")
+    assert ran.returncode == 0, ran.stderr
+    outputs = pd.read_parquet(artifacts / "tables" / "outputs")
+    designed = outputs[(outputs["rung"] == "designed") & (outputs["scheme"] == CELL.split("/")[1])]
+    simulated = json.loads(ran.stdout)
+    assert simulated["samples"] == designed["sample"].nunique()
+    assert simulated["snr_db"] == designed["snr_db"].min()
