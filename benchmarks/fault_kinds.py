@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from fault_sweep import FirstStage, Ran, Sweep, copied
+from fault_sweep import FirstStage, Ran, Sweep, copied, judge
 from faulty_store import STORE_FAULTS, FaultyStore
 from pyarrow import fs
 
@@ -265,9 +265,64 @@ def shifted_clock(case: Case, chance: random.Random) -> str:
     return f"clock shifted by {days:+} days after {in_s:.1f} s, {_text(work)}"
 
 
+def two_at_once(case: Case, chance: random.Random) -> str:
+    """Run the same command twice at the same time on one store; by chance, kill the second one."""
+    copied(case.bench.prepared, case.sweep.artifacts)
+    (case.sweep.folder / "other").mkdir()
+    other = case.bench.new_sweep(case.sweep.folder / "other")
+    other.shared, other.cold = case.sweep.artifacts, True
+    work = _work(case, chance)
+    second = other.start()
+    after_s = _wait(second, chance.uniform(0, 15 + case.bench.seconds(work)))
+    process = case.sweep.start()
+    is_killed = chance.random() < 0.3
+    if is_killed:
+        _wait(process, chance.uniform(0, case.bench.seconds(work)))
+        with suppress(psutil.NoSuchProcess):
+            second.kill()
+    case.disturbed = case.sweep.end(process)
+    ran = judge(other.end(second), other, case.expected)
+    assert ran.word != "lost" or is_killed, f"the second run: {ran.text}"
+    return f"a second run {after_s:.1f} s before, {'killed' if is_killed else ran.word}, {_text(work)}"
+
+
+def short_memory(case: Case, chance: random.Random) -> str:
+    """Let a process of the sweep get hardly any more memory, as `ulimit -v` does: its allocations fail."""
+    copied(case.bench.prepared, case.sweep.artifacts)
+    process, text = _started(case, chance)
+    spare = chance.choice((0, 1 << 20, 16 << 20, 128 << 20))
+    with suppress(psutil.NoSuchProcess, IndexError):
+        victim = chance.choice([process, *process.children(recursive=True)])
+        limit = victim.memory_info().vms + spare
+        case.fault = f"{spare >> 20} MiB more for {command_of(victim.pid)[-60:]}"
+        victim.rlimit(psutil.RLIMIT_AS, (limit, limit))
+    case.disturbed = case.sweep.end(process)
+    case.is_killed = case.disturbed.run_id is None  # a process without memory cannot always say so
+    return f"{case.fault}, {text}"
+
+
+def killed_runner(case: Case, chance: random.Random) -> str:
+    """Kill nothing but the runner of the programs on the local device, which is known by its working folder."""
+    copied(case.bench.prepared, case.sweep.artifacts)
+    case.sweep.remove_results("measure")
+    process, number = case.sweep.start(), chance.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV))
+    leases, text = str(case.sweep.artifacts / "devices" / "local" / "leases"), ""
+    while not text and process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        for child in process.children(recursive=True):
+            with suppress(psutil.Error):
+                if child.cwd().startswith(leases):
+                    _wait(child, chance.uniform(0, 2))
+                    child.send_signal(number)
+                    text = f"{number.name} to the runner"
+                    break
+        time.sleep(0.01)
+    case.disturbed = case.sweep.end(process)
+    return f"{text or 'the runner was not seen'}, measure to do"
+
+
 KINDS: Mapping[str, tuple[Callable[[Case, random.Random], str], float]] = {
-    "flipped bit": (flipped_bit, 0.32),
-    "truncated file": (truncated_file, 0.17),
+    "flipped bit": (flipped_bit, 0.27),
+    "truncated file": (truncated_file, 0.12),
     "future files": (future_files, 0.04),
     "killed process": (killed_process, 0.26),
     "killed process, temporary server": (killed_with_server, 0.03),
@@ -275,6 +330,9 @@ KINDS: Mapping[str, tuple[Callable[[Case, random.Random], str], float]] = {
     "failing store": (failing_store, 0.05),
     "dead device": (dead_device, 0.03),
     "shifted clock": (shifted_clock, 0.02),
+    "two at once": (two_at_once, 0.04),
+    "short memory": (short_memory, 0.04),
+    "killed runner": (killed_runner, 0.02),
 }
 """By the name of a kind of faults, its function and how often it is chosen."""
 

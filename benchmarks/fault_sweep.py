@@ -18,7 +18,7 @@ from typing import Any, Literal
 import psutil
 from warm_start import PROGRAM, WarmProgram
 
-from qnnsweep.conf.errors import DEVICES_UNUSABLE, NOT_ALL_PASSED, PASSED
+from qnnsweep.conf.errors import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
@@ -80,12 +80,14 @@ class Sweep:
     """The URL of the artifacts if they are not in the folder."""
     cold: bool = False
     """Start a new process of Python, with a temporary Prefect server of its own."""
+    shared: Path | None = None
+    """The artifacts folder of another sweep, for two sweeps on one store."""
     _process: subprocess.Popen[bytes] | None = None
     _started: float = 0.0
 
     @property
     def artifacts(self) -> Path:
-        return self.folder / "artifacts"
+        return self.shared or self.folder / "artifacts"
 
     @property
     def store(self) -> Store:
@@ -192,7 +194,7 @@ def judge(ran: Ran, sweep: Sweep, expected: Tables) -> Judgement:
         wrong = _wrong_rows(actual[name], expected[name], set(failed), may_differ=name in ("cells", "commands"))
         if wrong:
             return Judgement("lost", f"other rows of {name}: {wrong}")
-    if ran.exit_code not in ((NOT_ALL_PASSED, DEVICES_UNUSABLE) if failed else (PASSED,)):
+    if ran.exit_code not in ((NOT_ALL_PASSED, ENVIRONMENT_UNUSABLE, DEVICES_UNUSABLE) if failed else (PASSED,)):
         return Judgement("lost", f"the rows are right, but the exit code is {ran.exit_code}")
     if failed:
         return Judgement("reported", "; ".join(f"{row['stage']}: {row['error']}"[:300] for row in failed.values()))

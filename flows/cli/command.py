@@ -163,7 +163,7 @@ def _parameters(shared: Iterable[tuple[str, Any, Any]]) -> list[Parameter]:
 
 def _words(values: Mapping[str, Any], *, is_of_sweep: bool) -> Words:
     overrides: list[str] = [*(values.get("overrides") or ())]
-    folders: list[Path] = [*(values.get("config_dir") or ())]
+    folders: list[Path] = [folder.expanduser() for folder in values.get("config_dir") or ()]
     artifacts = values.get("artifacts")
     if is_of_sweep and artifacts is not None:
         from qnnsweep.conf.compose import quoted

@@ -112,7 +112,13 @@ class TemporaryServer:
 
 
 def start() -> TemporaryServer:
-    """Start a temporary server. Raises EnvironmentUnusable."""
+    """Start a temporary server. Raises EnvironmentUnusable, at once where this machine cannot reach itself."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()):
+            pass
+    except OSError as error:
+        problem = f"this machine cannot reach 127.0.0.1, which the temporary Prefect server needs: {error.strerror}"
+        raise EnvironmentUnusable(problem, remedy="set the interface `lo` up: `ip link set lo up`") from error
     try:
         return TemporaryServer()
     except OSError as error:

@@ -155,7 +155,6 @@ def _arrived(
     Nothing is pulled if any file has another size than expected, so that a device decides about no size.
     """
     names = [*tensors, *limits]
-    digests = _digests(result, names, device)
     sizes = _sizes(result, names, device)
     for name, size in sizes.items():
         if name in limits and size > limits[name]:
@@ -164,6 +163,7 @@ def _arrived(
             label, spec = tensors[name]
             if size != (expected := math.prod(spec.shape) * np.dtype(spec.dtype).itemsize):
                 raise EvidenceError(f"{label} has {size} bytes; {spec.dtype}{list(spec.shape)} has {expected}")
+    digests = _digests(result, names, device)
     arrays: dict[str, np.ndarray] = {}
     blobs: dict[str, Blob] = {}
     with store.scratch("arriving") as folder:

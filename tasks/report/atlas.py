@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qnnsweep.tasks.environment import without_home
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.records.vocabulary import CASE_STATES
@@ -39,7 +40,7 @@ def render_atlas(run: RunFacts, rows: Sequence[Row]) -> str:
     return html(
         "atlas",
         run=run,
-        command=shlex.join(run.command),
+        command=shlex.join(without_home(run.command)),
         usable=sum(row["state"] in USABLE for row in rows),
         tried=sum(row["state"] != "not_exported" for row in rows),
         states=_states(rows),
@@ -60,7 +61,7 @@ def atlas_markdown(run: RunFacts, rows: Sequence[Row]) -> str:
     return markdown_text(
         "atlas",
         run=run,
-        command=shlex.join(run.command),
+        command=shlex.join(without_home(run.command)),
         states=[state.replace("_", " ") for state in states],
         totals=[(c.title, *(str(counts[s] or "") for s in states)) for (_, c), counts in _totals(rows).items()],
         columns=[column.title for column in columns],

@@ -8,10 +8,11 @@ import math
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
+from qnnsweep.tasks.environment import without_home
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
@@ -70,6 +71,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     `logs`: the logs' texts by sha256. The page has only the name of a missing log, and only the end of a long log, see
     `log_characters`.
     """
+    run, logs = _handed_on(run), without_home(logs)
     rows = tables["cells"]
     evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_TABLES}
     detailed = len(tables.get("operators", ())) <= data.DETAILED_OPERATORS
@@ -115,6 +117,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         artifacts=_artifacts(run),
         cells=cells,
         folder_of=folder_of,
+        files=_files(run),
         other_toolchain=lambda cell: other_toolchain(cell).get("toolchain"),
         head=_head,
         counts=counts,
@@ -238,6 +241,19 @@ def _compared_run(run: RunFacts) -> str | None:
     if run.command[1:2] == ("recompare",):
         return run.command[2].removeprefix("--run=")
     return run.run_id if run.command[1:2] == ("run",) else None
+
+
+def _handed_on(run: RunFacts) -> RunFacts:
+    """Return the facts with `~` in place of the user's home folder."""
+    return replace(
+        run, command=without_home(run.command), tables=without_home(run.tables), report=without_home(run.report)
+    )
+
+
+def _files(run: RunFacts) -> str:
+    """Return the folder of the files, without its last quote, as a word of a shell. A shell expands no quoted `~`."""
+    folder = f"{run.report.removesuffix('report.html')}files/"
+    return f"~/'{folder[2:]}" if folder.startswith("~/") else f"'{folder}"
 
 
 def _artifacts(run: RunFacts) -> str:

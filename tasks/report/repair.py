@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from qnnsweep.tasks.environment import without_home
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.templates import html
@@ -26,7 +27,7 @@ def render_repair(
         model=steps[0]["model"],
         scheme=steps[0]["scheme"],
         reason=reason,
-        command=shlex.join(run.command),
+        command=shlex.join(without_home(run.command)),
         chart=chart(steps),
         steps=steps,
         certificate=certificate,

@@ -50,10 +50,11 @@ from qnnsweep.tasks.records.operator_rows import (
     ProfileRow,
     StepRow,
 )
-from qnnsweep.tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row, by_columns
+from qnnsweep.tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, SampleRole, TimedOn
 from qnnsweep.tasks.results.diagnosis import diagnosis
 from qnnsweep.tasks.results.digests import input_digests, settings
+from qnnsweep.tasks.results.handed_on import row_of, without_folder
 from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.storage.digest import digest
@@ -73,28 +74,23 @@ def rows(
     `toolchain`: the toolchain of the cells that state none; None if not needed.
     """
     tables: dict[str, list[Row]] = {table: [] for table in TABLES if table != "trends"}
-    tables["work"] = [by_columns(_call(run_id, cost)) for cost in costs]
+    tables["work"] = [row_of(_call(run_id, cost)) for cost in costs]
     for cell in cells:
         where = identity(run_id, cell)
-        tables["cells"].append(by_columns(_cell(where, cell, toolchain, verb)))
+        tables["cells"].append(row_of(_cell(where, cell, toolchain, verb)))
         for table, rows_of_cell in _ROWS.items():
-            tables[table] += map(by_columns, rows_of_cell(where, cell))
+            tables[table] += map(row_of, rows_of_cell(where, cell))
         for table, rows_of_comparison in _ROWS_OF_COMPARISON.items():
             if cell.comparison is not None:
-                tables[table] += map(by_columns, rows_of_comparison(where, cell.comparison))
+                tables[table] += map(row_of, rows_of_comparison(where, cell.comparison))
     return tables
 
 
 def identity(run_id: str, cell: CellResult) -> CellIdentity:
-    request = cell.request
+    model, scheme, soc, toolchain, backend, where = cell.request.names
+    device = cell.capture.device if cell.capture else where
     return CellIdentity(
-        run_id=run_id,
-        model=request.model.name,
-        scheme=request.scheme.name,
-        soc=request.soc.name,
-        device=cell.capture.device if cell.capture else request.where,
-        backend=request.backend.name,
-        toolchain=request.toolchain.name,
+        run_id=run_id, model=model, scheme=scheme, soc=soc, device=device, backend=backend, toolchain=toolchain
     )
 
 
@@ -376,7 +372,7 @@ def _commands(identity: CellIdentity, cell: CellResult) -> Iterator[CommandRow]:
     if isinstance(cell.error, RunnerFailed):
         commands.append(cell.error.command)
     for command in commands:
-        yield CommandRow(cell=identity, command=command)
+        yield CommandRow(cell=identity, command=without_folder(command))
 
 
 _ROWS: dict[str, Callable[[CellIdentity, CellResult], Iterable[Any]]] = {

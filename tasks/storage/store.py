@@ -66,7 +66,7 @@ class Store:
         `access`: the timeout and the attempts of requests to an object store.
         """
         if "://" not in artifacts:
-            return cls(Path(artifacts))
+            return cls(Path(artifacts).expanduser())
         url = artifacts.rstrip("/")
         if cache_folder:
             return cls(Path(cache_folder).expanduser(), url, access)

@@ -10,15 +10,24 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
-from torch.fx import Node
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
 
-from qnnsweep.tasks.records.source_lines import line_in_words
+from qnnsweep.tasks.records.source_lines import line_in_words, portable
 
 GETITEM = "getitem"
 """The name of the target of a node that takes a value out of a tuple."""
 OBSERVER_REPLACEMENT = "replace_observer_with_quantize_dequantize_node"
 """The pass of torchao that replaces an observer by the nodes that round a value, as the ancestry of nodes names it."""
 _LOG_ALIGNMENT_BYTES = 64
+
+
+def make_portable(program: ExportedProgram) -> None:
+    """Take what the stack traces of a program say about this machine out of them; see `portable`."""
+    for graph in program.graph_module.modules():
+        for node in graph.graph.nodes if isinstance(graph, GraphModule) else ():
+            if trace := node.meta.get("stack_trace"):
+                node.meta["stack_trace"] = portable(trace)
 
 
 def target_name(target: Any) -> str:

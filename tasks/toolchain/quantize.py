@@ -13,7 +13,7 @@ from qnnsweep.tasks.records import Blob, ExportedMethod, ExportedModel, Quantize
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
-from qnnsweep.tasks.toolchain.nodes import OBSERVER_REPLACEMENT
+from qnnsweep.tasks.toolchain.nodes import OBSERVER_REPLACEMENT, make_portable
 from qnnsweep.tasks.toolchain.overridden import METHOD_OF_GRAPH
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.shared_observers import equalize_states, share_observers
@@ -86,7 +86,9 @@ def _converted_method(exported: ExportedMethod, prepared: GraphModule, store: St
         )
         module = _converted(prepared, observers)
         sample = read_samples(store, exported.evaluation, input_names(exported), 1)[0]
-        torch.export.save(torch.export.export(module, sample, strict=True), "program.pt2")
+        program = torch.export.export(module, sample, strict=True)
+        make_portable(program)
+        torch.export.save(program, "program.pt2")
     return _quantized(exported, module, store, store.put_file(Path("program.pt2")), float_weights)
 
 

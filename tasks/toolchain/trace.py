@@ -8,6 +8,7 @@ from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.toolchain.empties import drop_empty_tensors
 from qnnsweep.tasks.toolchain.flat_module import is_flattened, with_flat_outputs
 from qnnsweep.tasks.toolchain.fold import fold_constants
+from qnnsweep.tasks.toolchain.nodes import make_portable
 from qnnsweep.tasks.toolchain.refusals import cannot_export, check_values
 from qnnsweep.tasks.toolchain.repeatable import copies
 from qnnsweep.tasks.toolchain.structures import is_plain
@@ -30,6 +31,7 @@ def traced(
     check_values(name, program)
     drop_empty_tensors(program)
     fold_constants(program)
+    make_portable(program)
     return program
 
 

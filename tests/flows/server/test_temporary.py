@@ -10,6 +10,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -123,3 +124,15 @@ def test_a_server_that_cannot_start_is_one_line_with_the_reason(tmp_path_factory
         f"qnnsweep: Prefect's temporary server does not start, PREFECT_HOME={home}: "
         "sqlalchemy.exc.DatabaseError: (sqlite3.DatabaseError) file is not a database\n"
     )
+
+
+def test_a_machine_that_cannot_reach_itself_is_one_line_at_once(program: Program, tmp_path: Path) -> None:
+    started = time.monotonic()
+    line = "import sys; from qnnsweep.flows.cli.main import main; sys.argv = ['qnnsweep', 'run', *sys.argv[1:]]; main()"
+    ran = subprocess.run(
+        ["unshare", "--map-current-user", "--net", sys.executable, "-c", line, f"artifacts={tmp_path}"],
+        capture_output=True, text=True, check=False, env=program.environment, cwd=program.folder,
+    )  # fmt: skip
+    problem = "this machine cannot reach 127.0.0.1, which the temporary Prefect server needs: Network is unreachable"
+    assert ran.stderr.splitlines()[-1] == f"qnnsweep: {problem}; set the interface `lo` up: `ip link set lo up`"
+    assert (ran.returncode, time.monotonic() - started < 60) == (3, True)
