@@ -155,9 +155,15 @@ def plan(*overrides: str, artifacts: PathLike = "artifacts") -> dict[str, Any]:
     return _run("plan", overrides, artifacts, progress=False)
 
 
-def diff(run_a: str, run_b: str, *, artifacts: PathLike = "artifacts") -> dict[str, Any]:
-    """Compare two runs, cell by cell and operator by operator. Return what changed."""
-    return _run("diff", [run_a, run_b], artifacts, progress=False)
+def diff(
+    run_a: PathLike, run_b: PathLike, *, programs: bool = False, artifacts: PathLike = "artifacts"
+) -> dict[str, Any]:
+    """Compare two runs, cell by cell and operator by operator, or two `.pte` files. Return what changed.
+
+    programs: whether the programs of the runs are compared, and not their numbers.
+    """
+    options = ["--programs"] if programs else []
+    return _run("diff", [str(run_a), str(run_b), *options], artifacts, progress=False)
 
 
 def inspect(program: PathLike) -> dict[str, Any]:
