@@ -11,19 +11,16 @@ from qnnsweep.conf.load import load
 from qnnsweep.conf.units import GIB
 from qnnsweep.flows.cells.toolchains import MODULES_OF_CALLS
 from qnnsweep.tasks.comparison.foreign import ForeignComparison, compare_foreign
-from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.records.cell_rows import CellIdentity
 from qnnsweep.tasks.records.keys import METHOD
-from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.records.tables import by_columns
-from qnnsweep.tasks.results.rows import operator_row
+from qnnsweep.tasks.results.rows import device_effects, operator_row
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk, identity
 from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 from qnnsweep.tasks.toolchain.workers.scheduler import Scheduler
 from qnnsweep.tasks.toolchain.workers.supervisor import Supervisor
 
-_SCHEME = "fp32"
 _DEADLINE_S, _MEMORY_GIB = 1800, 16
 INSPECTOR = "inspector_snr_db"
 
@@ -52,13 +49,13 @@ class ComparedOperators:
 
 def compared_operators(captures: Captures) -> ComparedOperators:
     """Compare every operator with its references. Raises EvidenceError, RequestError and EnvironmentUnusable."""
-    tolerances = load(["model=digits_cnn", f"scheme={_SCHEME}", "backend=portable"]).cells[0].request.tolerance
-    options = ComparisonOptions(classifier=False, tolerances=of_scheme(tolerances.operators, _SCHEME))
+    tolerance = load([]).cells[0].request.tolerance
     with tempfile.TemporaryDirectory() as folder:
         store = Store.at(folder)
         found = _workers(store).call(
             "compare", compare_foreign, captures.program, captures.etrecord, captures.etdump, captures.buffer,
-            captures.inputs, captures.method, options, store, subject=(captures.program.name,), compiles=False,
+            captures.inputs, captures.method, tolerance.operators, store, subject=(captures.program.name,),
+            compiles=False,
         ).value  # fmt: skip
     return ComparedOperators(
         compared_operators=list(_rows(found, captures)),
@@ -71,8 +68,10 @@ def _rows(found: ForeignComparison, captures: Captures) -> Iterator[dict[str, An
     where = CellIdentity(
         run_id="", model=captures.program.stem, scheme="", soc=None, toolchain="", backend="", device="elsewhere"
     )
+    effects = device_effects(found.comparison.budget)
     for row in found.comparison.operators:
-        columns = by_columns(operator_row(where, row, found.lowered.role(row.sample)))
+        effect = effects.get((row.operator.name, row.sample))
+        columns = by_columns(operator_row(where, row, found.lowered.role(row.sample), effect))
         values = {name: value for name, value in columns.items() if name not in CellIdentity.__slots__}
         has_row = row.operator.index in found.inspector
         note = None if has_row else found.inspector_failed or "the Inspector has no row that ends with this operator"

@@ -254,7 +254,7 @@ def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow
         return
     roles = {lowered.exported.method: lowered.role for lowered in cell.lowered.methods}
     if comparison is not None and comparison.operators:
-        effects = _device_effects(comparison.budget)
+        effects = device_effects(comparison.budget)
         for row in (*comparison.operators, *comparison.other_references):
             effect = effects.get((row.operator.name, row.sample)) if row.reference == "edge" else None
             yield operator_row(identity, row, roles[row.operator.method](row.sample), effect)
@@ -281,7 +281,7 @@ def _in_method(row: OperatorComparison, lowered: LoweredMethod, first: int) -> O
     return replace(row, operator=named_operator(row.operator, lowered.exported.method, first))
 
 
-def _device_effects(budget: Iterable[ErrorShare]) -> dict[tuple[str, int], float]:
+def device_effects(budget: Iterable[ErrorShare]) -> dict[tuple[str, int], float]:
     """Return, per operator and sample, the lowest SNR of a final output with the operator's introduced error alone."""
     effects: dict[tuple[str, int], float] = {}
     for share in budget:

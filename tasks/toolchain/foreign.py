@@ -1,5 +1,6 @@
 """Captures that were made without qnnsweep, as the records that the comparison reads. Runs in a worker."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,18 +18,23 @@ from qnnsweep.tasks.records import (
     DebugFiles,
     ExpectedTensor,
     ExportedMethod,
+    GraphTensor,
     LoweredMethod,
     LoweredProgram,
     ModelFacts,
     Operator,
+    ProgramFacts,
+    Quantization,
     QuantizedMethod,
     TensorSpec,
 )
 from qnnsweep.tasks.records.keys import METHOD, tensor_key
 from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.qnn.layouts import axis_orders
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
-from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
+from qnnsweep.tasks.toolchain.readback.etdump import tensor as logged_tensor
 from qnnsweep.tasks.toolchain.readback.etrecord import RecordedMethod, read_etrecord
 from qnnsweep.tasks.toolchain.readback.facts import program_facts
 from qnnsweep.tasks.toolchain.readback.pte import PteInstruction, PteMethod, read_pte
@@ -36,7 +42,9 @@ from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, p
 from qnnsweep.tasks.toolchain.reference.operators import operator_table, output_operators
 from qnnsweep.tasks.toolchain.tensors import dtype_name, outputs_by_sample, put_tensors
 
-_BACKENDS = {"XnnpackBackend": "xnnpack"}
+_BACKENDS = {"QnnBackend": "qnn", "XnnpackBackend": "xnnpack"}
+_FIXED = re.compile(r"(?P<sign>[us])fixed(?P<bits>\d+)")
+_QUANTIZE = "quantized_decomposed_quantize_per_tensor_default"
 _NOT_RECORDED = "an ETRecord does not contain it"
 Samples = Sequence[tuple[torch.Tensor, ...]]
 
@@ -64,9 +72,10 @@ def foreign_cell(files: CapturedFiles, store: Store) -> tuple[LoweredProgram, Ca
     record = read_etrecord(files.etrecord, files.method)
     samples = _samples(files, record)
     kind = next((_BACKENDS[delegate.id] for delegate in plan.delegates if delegate.id in _BACKENDS), "portable")
-    method = _method(record, plan, samples, files, store)
     facts = program_facts(program, backend_of(kind), store, files.method)
-    method = replace(method, facts=facts, debug_facts=facts, debug_program=program)
+    axes = axis_orders(record.edge) if kind == "qnn" else {}
+    method = _method(record, plan, samples, files, store, facts)
+    method = _on_device(replace(method, debug_program=program), axes)
     lowered = LoweredProgram(
         model=ModelFacts(name=files.program.stem, weights="unstated"),
         scheme="unknown",
@@ -80,7 +89,7 @@ def foreign_cell(files: CapturedFiles, store: Store) -> tuple[LoweredProgram, Ca
 
 
 def _method(
-    record: RecordedMethod, plan: PteMethod, samples: Samples, files: CapturedFiles, store: Store
+    record: RecordedMethod, plan: PteMethod, samples: Samples, files: CapturedFiles, store: Store, facts: ProgramFacts
 ) -> LoweredMethod:
     edge = graph_of(record.edge)
     names = [str(name) for name in record.edge.graph_signature.user_inputs]
@@ -89,7 +98,7 @@ def _method(
         forms.append([(tensor.dtype, tensor.shape) for tensor in plan.tensors(plan.inputs)])
         if forms[0] != forms[1]:
             raise EvidenceError(f"the inputs are {forms[0]}, the program takes {forms[1]}")
-    operators = operator_table(record.edge)
+    operators = _with_unused(operator_table(record.edge), edge)
     calls, constants = put_graph(store, edge)
     with torch.no_grad():
         answers = [edge.run(sample)[0] for sample in samples]
@@ -146,8 +155,77 @@ def _method(
         delegated_graph=no_bytes,
         compile_facts=(),
         debug_buffer_bytes=0,
-        facts=None,  # type: ignore[arg-type]
-        debug_facts=None,
+        facts=facts,
+        debug_facts=facts,
+    )
+
+
+def _with_unused(operators: Sequence[Operator], edge: ReferenceGraph) -> list[Operator]:
+    """Return the operators. In a saved program, an unused output of a call is a node with a name of its own."""
+    read = {source for sources in edge.sources for source in sources} | edge.output_calls
+    return [
+        replace(row, name=f"{operators[row.sources[0]].name}[{row.output_index}]", unused=True)
+        if row.target == "getitem" and row.index not in read
+        else row
+        for row in operators
+    ]
+
+
+def _on_device(method: LoweredMethod, axes: Mapping[str, tuple[int, ...]]) -> LoweredMethod:
+    """Return a method whose operators and tensors have the grids of the compiled graphs, and the device's layouts.
+
+    An ETRecord has neither. `axes`: the axis orders by the name of the operator.
+    """
+    assert method.debug_facts is not None, "the program that was executed"
+    contexts = [delegate.context for delegate in method.debug_facts.delegates if delegate.context]
+    grids = {tensor.name: grid for context in contexts for tensor in context.tensors if (grid := _grid(tensor))}
+    operators = {(row.debug_handle, row.output_index): row for row in method.operators}
+    tensors: list[ExpectedTensor] = []
+    of_operators: dict[int, Quantization | None] = {}
+    for tensor in method.expected_tensors:
+        rows = [operators.get((handle, tensor.output_index)) for handle in tensor.debug_handles]
+        row = max((row for row in rows if row), key=lambda row: row.index, default=None)
+        is_logged = not tensor.identifier.startswith("instruction:")
+        if row is not None and is_logged:
+            grid = grids.get(tensor.identifier)
+            tensor = replace(tensor, quantization=grid, axis_order=axes.get(row.name))
+            of_operators[row.index] = grid
+        tensors.append(tensor)
+    return replace(
+        method,
+        input_qparams=_input_grids(method, grids),
+        expected_tensors=tuple(tensors),
+        operators=tuple(
+            replace(row, quantization=of_operators.get(row.index), axis_order=axes.get(row.name))
+            for row in method.operators
+        ),
+    )
+
+
+def _input_grids(method: LoweredMethod, grids: Mapping[str, Quantization]) -> tuple[Quantization | None, ...]:
+    """Return the grids of the inputs: QNN's pass inserts one quantize operator per float input, in their order."""
+    specs = method.exported.inputs
+    floats = [number for number, spec in enumerate(specs) if spec.dtype.startswith("float")]
+    inserted = [grid for name, grid in grids.items() if name.startswith(_QUANTIZE)]
+    if len(inserted) != len(floats):
+        return (None,) * len(specs)
+    by_number = dict(zip(floats, inserted, strict=True))
+    return tuple(by_number.get(number) for number in range(len(specs)))
+
+
+def _grid(tensor: GraphTensor) -> Quantization | None:
+    match = _FIXED.fullmatch(tensor.dtype)
+    if match is None or tensor.scale is None or tensor.zero_point is None:
+        return None
+    bits, is_signed = int(match["bits"]), match["sign"] == "s"
+    least = -(2 ** (bits - 1)) if is_signed else 0
+    return Quantization(
+        scale=(tensor.scale,),
+        zero_point=(tensor.zero_point,),
+        axis=None,
+        quant_min=least,
+        quant_max=least + 2**bits - 1,
+        dtype=f"{'' if is_signed else 'u'}int{bits}",
     )
 
 
@@ -263,7 +341,7 @@ def _capture(files: CapturedFiles, samples: int, outputs: int, store: Store) -> 
         if len(logged) != outputs:
             raise EvidenceError(f"the etdump has {len(logged)} outputs of an inference, the program has {outputs}")
         finals |= {
-            tensor_key(sample, index): torch.from_numpy(tensor(entry, data).copy())
+            tensor_key(sample, index): torch.from_numpy(logged_tensor(entry, data).copy())
             for index, entry in enumerate(logged)
         }
     if len(runs) != samples:
