@@ -155,17 +155,29 @@ def plan(*overrides: str, artifacts: PathLike = "artifacts") -> dict[str, Any]:
     return _run("plan", overrides, artifacts, progress=False)
 
 
-def diff(run_a: str, run_b: str, *, artifacts: PathLike = "artifacts") -> dict[str, Any]:
-    """Compare two runs, cell by cell and operator by operator. Return what changed."""
-    return _run("diff", [run_a, run_b], artifacts, progress=False)
+def diff(
+    run_a: PathLike, run_b: PathLike, *, programs: bool = False, artifacts: PathLike = "artifacts"
+) -> dict[str, Any]:
+    """Compare two runs, cell by cell and operator by operator, or two `.pte` files. Return what changed.
+
+    programs: whether the programs of the runs are compared, and not their numbers.
+    """
+    options = ["--programs"] if programs else []
+    return _run("diff", [str(run_a), str(run_b), *options], artifacts, progress=False)
 
 
-def inspect(program: PathLike) -> dict[str, Any]:
+def inspect(
+    program: PathLike, *, etrecord: PathLike | None = None, etdump: PathLike | None = None,
+    debug_buffer: PathLike | None = None, inputs: PathLike | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Return what a program (`.pte`) contains that anyone has made, as lists of rows: methods, delegates, tensors …
 
-    The program is read, and not executed. Raises RequestError if it cannot be read.
+    The program is read, and not executed. With `etrecord`, `etdump` and `debug_buffer` of an execution, its operators
+    are compared too: `compared_operators`. Raises RequestError if a file cannot be read, or if files do not fit.
     """
-    return call(["inspect", str(program)], progress=False)
+    files = {"etrecord": etrecord, "etdump": etdump, "debug-buffer": debug_buffer, "inputs": inputs}
+    options = [f"--{name}={file}" for name, file in files.items() if file is not None]
+    return call(["inspect", str(program), *options], progress=False)
 
 
 def qualify(*words: str, artifacts: PathLike = "artifacts", progress: bool = True) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from rich.text import Text
 from qnnsweep.conf.units import KIB
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.tasks.errors import EvidenceError, RequestError
-from qnnsweep.tasks.report.format import plain_table, plural
+from qnnsweep.tasks.report.format import decimal, plain_table, plural
 
 if TYPE_CHECKING:
+    from qnnsweep.flows.inspection import ComparedOperators
     from qnnsweep.tasks.records import InspectedProgram, InspectedTensor
 
 EXITS = "Exit codes: 0 read · 2 there is no such file, or it is no readable program."
@@ -25,14 +26,70 @@ _MOST_ROWS = 20
 ProgramFile = Annotated[Path, typer.Argument(metavar="PROGRAM", help="A program: a .pte file that anyone has made.")]
 
 
-def inspect(words: Words, program: ProgramFile) -> Output:
+def inspect(
+    words: Words,
+    program: ProgramFile,
+    etrecord: Annotated[Path | None, typer.Option("--etrecord", help="The ETRecord of the program.")] = None,
+    etdump: Annotated[Path | None, typer.Option("--etdump", help="The ETDump of its execution.")] = None,
+    debug_buffer: Annotated[Path | None, typer.Option("--debug-buffer", help="The debug buffer of the ETDump.")] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", help="The inputs: .pt, .npy, .npz or .safetensors. By default those in the ETRecord."),
+    ] = None,
+) -> Output:
     """Show what a program contains: methods, delegates, options, encodings, constants and operators.
 
-    The program is read, and not executed. With `--json`, nothing is left out.
+    The program is read, and not executed. With its ETRecord, an ETDump and a debug buffer, every operator is compared
+    as in a run. With `--json`, nothing is left out.
     """
     del words
     contents = read_program(program, "PROGRAM")
-    return Output(contents={"file": str(program), **asdict(contents)}, parts=[*_parts(program, contents)])
+    files = {"--etrecord": etrecord, "--etdump": etdump, "--debug-buffer": debug_buffer}
+    given = {key: file for key, file in files.items() if file is not None}
+    for key, file in {**given, **({"--inputs": inputs} if inputs else {})}.items():
+        if not file.is_file():
+            raise RequestError(f"{key}={file}: no such file")
+    if 0 < len(given) < len(files) or (inputs and not given):
+        raise RequestError(f"operators are compared with all of {', '.join(files)}; here is only {', '.join(given)}")
+    compared = _compared(program, *given.values(), inputs) if given else None
+    return Output(
+        contents={"file": str(program), **asdict(contents), **(asdict(compared) if compared else {})},
+        parts=[*_parts(program, contents), *(_comparison(compared) if compared else ())],
+    )
+
+
+def _compared(program: Path, etrecord: Path, etdump: Path, buffer: Path, inputs: Path | None) -> "ComparedOperators":
+    from qnnsweep.flows.inspection import Captures, compared_operators
+
+    captures = Captures(
+        program=program.absolute(),
+        etrecord=etrecord.absolute(),
+        etdump=etdump.absolute(),
+        buffer=buffer.absolute(),
+        inputs=inputs and inputs.absolute(),
+    )
+    try:
+        return compared_operators(captures)
+    except EvidenceError as error:
+        raise RequestError(f"{error}; give the files of one execution of {program}") from error
+
+
+def _comparison(compared: "ComparedOperators") -> Iterator[RenderableType]:
+    columns = ("operator", "module", "where", "status", "verdict", "SNR dB", "introduced dB", "Inspector's SNR dB")
+    table = plain_table(*columns, right=columns[-3:])
+    for row in compared.compared_operators:
+        where = "CPU" if row["subgraph"] is None else f"subgraph {row['subgraph']}"
+        numbers = [decimal(row[name]) for name in ("snr_db", "introduced_snr_db")]
+        inspector = "no row" if row["inspector"] else decimal(row["inspector_snr_db"])
+        names = row["operator"], row["module_path"], where, row["status"], row["verdict"]
+        table.add_row(*map(Text, names), *numbers, inspector)
+    yield table
+    for row in compared.outputs:
+        if row["rung"] == "device":
+            snr_db = decimal(row["gap"]["snr_db"])
+            yield f"{row['output']}, inference {row['sample']}: {snr_db} dB against the exported program"
+    if compared.inspector_failed:
+        yield f"ExecuTorch's Inspector gives no rows: {compared.inspector_failed}"
 
 
 def read_program(file: Path, key: str) -> "InspectedProgram":

@@ -63,7 +63,7 @@ COMMANDS = (
     Command(state.doctor, ON_STORE, "Show what this machine lacks, and how to install it."),
     Command(run.report, ON_STORE, "Show a run and write its report again."),
     Command(inspect.inspect, ON_MACHINE, "Show what a program (.pte) contains.", inspect.EXITS),
-    Command(diff.diff, ON_STORE, "Compare two runs.", diff.EXITS),
+    Command(diff.diff, ON_STORE, "Compare two runs, or two programs.", diff.EXITS),
     Command(run.serve, ON_SWEEP_UNTIL_STOPPED, "Run a sweep on a schedule, or on request from Prefect.", EXITS),
     Command(run.recompare, ON_STORE_WITH_OVERRIDES, "Compare a past run again with other tolerances.", EXITS),
     Command(qualify.qualify, ON_SWEEP, "Compare a toolchain with the present one.", qualify.EXITS),

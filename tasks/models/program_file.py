@@ -38,14 +38,19 @@ def program(file: str) -> torch.export.ExportedProgram:
             if not _RECORDS.fullmatch(name):
                 raise EvidenceError(f"{where} contains {name!r}, which is no part of a program as data")
             if name.startswith("models/"):
-                for expression in _expressions(json.loads(archive.read_bytes(name))):
-                    if not _EXPRESSION.fullmatch(expression):
-                        raise EvidenceError(f"{where} contains the expression {expression!r:.80}")
+                refuse_expressions(json.loads(archive.read_bytes(name)), where)
     try:
         with changed_environment(_ONLY_TENSORS):
             return torch.export.load(file)
     except UnpicklingError as error:
         raise EvidenceError(f"{where} contains more than tensors: {error}") from error
+
+
+def refuse_expressions(program: Any, where: str) -> None:
+    """Raise EvidenceError if the JSON of a program has an expression of a shape that is more than arithmetic."""
+    for expression in _expressions(program):
+        if not _EXPRESSION.fullmatch(expression):
+            raise EvidenceError(f"{where} contains the expression {expression!r:.80}")
 
 
 def samples(count: int, *, file: str, labels: Sequence[int | None] = ()) -> Iterator[Mapping[str, Any]]:

@@ -28,6 +28,7 @@ class InspectedDelegate:
     nodes: int | None
     """The number of its nodes; null if the backend's bytes do not tell."""
     bytes: int
+    sha256: str
     shared_with: str | None
     """The method that has a subgraph with the same bytes, which are stored once."""
     calls: int

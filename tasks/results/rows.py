@@ -251,25 +251,25 @@ def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow
         return
     roles = {lowered.exported.method: lowered.role for lowered in cell.lowered.methods}
     if comparison is not None and comparison.operators:
-        effects = _device_effects(comparison.budget)
+        effects = device_effects(comparison.budget)
         for row in (*comparison.operators, *comparison.other_references):
             effect = effects.get((row.operator.name, row.sample)) if row.reference == "edge" else None
-            yield _operator(identity, row, roles[row.operator.method](row.sample), effect)
+            yield operator_row(identity, row, roles[row.operator.method](row.sample), effect)
         for row in comparison.requantized:
             role = roles[row.operator.method](row.sample)
-            yield replace(_operator(identity, row, role), operator_index=None)
+            yield replace(operator_row(identity, row, role), operator_index=None)
     else:
         first = 0
         for lowered in cell.lowered.methods:
             for choice in lowered.chosen:
                 for row in _not_dumped(lowered, cell.request.measure.references, choice.sample):
-                    yield _operator(identity, _in_method(row, lowered, first), choice.role)
+                    yield operator_row(identity, _in_method(row, lowered, first), choice.role)
                 for tensor in lowered.requantized:
                     row = OperatorComparison(
                         operator=tensor.operator, sample=choice.sample, status="not_dumped", gap=Gap()
                     )
                     row = _in_method(row, lowered, first)
-                    yield replace(_operator(identity, row, choice.role), operator_index=None)
+                    yield replace(operator_row(identity, row, choice.role), operator_index=None)
             first += len(lowered.operators)
 
 
@@ -278,7 +278,7 @@ def _in_method(row: OperatorComparison, lowered: LoweredMethod, first: int) -> O
     return replace(row, operator=named_operator(row.operator, lowered.exported.method, first))
 
 
-def _device_effects(budget: Iterable[ErrorShare]) -> dict[tuple[str, int], float]:
+def device_effects(budget: Iterable[ErrorShare]) -> dict[tuple[str, int], float]:
     """Return, per operator and sample, the lowest SNR of a final output with the operator's introduced error alone."""
     effects: dict[tuple[str, int], float] = {}
     for share in budget:
@@ -299,9 +299,10 @@ def _not_dumped(lowered: LoweredMethod, references: Sequence[str], sample: int) 
             yield row_against(operator=node, status="no_operator", nodes=(node.name,))
 
 
-def _operator(
+def operator_row(
     identity: CellIdentity, row: OperatorComparison, role: SampleRole, effect_snr_db: float | None = None
 ) -> OperatorRow:
+    """Return the row of an operator in the table `operators`."""
     operator, qparams = row.operator, row.operator.quantization
     values: dict[str, Any] = _shared(OperatorRow, operator, row) | {
         "operator_index": None if row.status == "no_operator" else operator.index,

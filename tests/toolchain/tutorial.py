@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,3 +62,19 @@ def programs() -> dict[str, bytes]:
         for backend, xnnpack in (("xnnpack", True), ("portable", False))
         for change in (0.0, 0.5)
     }
+
+
+def captured(folder: Path) -> None:
+    """The tutorial's first pipeline: a program, its ETRecord, and the ETDump and debug buffer of one execution."""
+    from executorch.runtime import Runtime, Verification
+
+    program = lowered(transformer(), xnnpack=True)
+    program.save(str(folder / "net.pte"))
+    record = program.get_etrecord()
+    record.update_representative_inputs(inputs())
+    record.save(str(folder / "etrecord.bin"))
+    loaded = Runtime.get().load_program(
+        str(folder / "net.pte"), verification=Verification.Minimal, enable_etdump=True, debug_buffer_size=1_000_000
+    )
+    loaded.load_method("forward").execute(inputs())
+    loaded.write_etdump_result_to_file(str(folder / "net.etdp"), str(folder / "net.debug"))

@@ -83,6 +83,7 @@ class _Inspection:
                         backend=delegate.id,
                         nodes=nodes,
                         bytes=len(delegate.processed),
+                        sha256=_digest(delegate.processed),
                         shared_with=None if owner == method.name else owner,
                         calls=calls[subgraph],
                         unread=unread,
@@ -238,5 +239,5 @@ def _flat(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, s
             yield f"{prefix}{name}", str(value)
 
 
-def _digest(data: memoryview) -> str:
+def _digest(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()

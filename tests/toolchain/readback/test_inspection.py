@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
+from qnnsweep.flows.runs.program_diff import cell_changes
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import InspectedProgram, InspectedTensor, LoweredProgram
 from qnnsweep.tasks.toolchain.backends.qnn.isolated import graphs_of
 from qnnsweep.tasks.toolchain.backends.qnn.options import options_of
 from qnnsweep.tasks.toolchain.readback.inspection import inspect_program
+from qnnsweep.tasks.toolchain.readback.program_changes import ProgramChange, program_changes
 from qnnsweep.tasks.toolchain.readback.pte import read_pte
 
 import damage  # isort: skip
@@ -109,13 +114,55 @@ def test_a_program_of_qnnsweep_shows_what_the_lowering_recorded(lowered: Lowered
     assert grids == {(row.name, row.role): (row.scale, row.zero_point) for row in delegate.context.tensors}
 
 
+@pytest.mark.parametrize(
+    ("backend", "where", "what"),
+    [
+        ("xnnpack", "forward 7", "XNNFullyConnected 0/bias sha256"),
+        ("portable", "forward", "aten::addmm.out 50, argument 0 sha256"),
+    ],
+)
+def test_two_programs_with_one_changed_constant_differ_in_this_constant(
+    backend: str, where: str, what: str, programs: dict[str, bytes]
+) -> None:
+    a, b = (inspect_program(programs[name]) for name in (backend, f"{backend}_changed"))
+    before, after = (digest(tutorial.transformer(bias).head.bias.detach().numpy()) for bias in (0.0, 0.5))
+    assert program_changes(a, a) == []
+    assert program_changes(a, b) == [
+        ProgramChange(kind="constant", where=where, what=what, before=f"{before[:12]}…", after=f"{after[:12]}…")
+    ]
+
+
+def test_an_added_operator_is_no_change_of_the_operators_behind_it(programs: dict[str, bytes]) -> None:
+    program = inspect_program(programs["portable"])
+    renumbered = [replace(row, number=row.number - 1) for row in program.operators[1:]]
+    changes = program_changes(replace(program, operators=tuple(renumbered)), program)
+    added = ProgramChange(
+        kind="operator", where="forward", what="aten::convolution.out", before="absent", after="present"
+    )
+    assert changes == [added]
+
+
+def test_two_lowerings_with_one_changed_weight_differ_in_this_weight(
+    lowered: LoweredProgram, resources: Resources
+) -> None:
+    (method,), store = lowered.methods, resources.store
+    constants = load(store.read(method.reference_constants))
+    name = next(name for name, tensor in constants.items() if tensor.shape == (10, 512))
+    constants[name] = constants[name] + (np.arange(constants[name].size).reshape(10, 512) == 7).astype(np.int8)
+    changed = replace(method, reference_constants=store.put_bytes(save(constants)))
+    assert cell_changes(store, lowered, replace(lowered, made=())) == []
+    (change,) = cell_changes(store, lowered, replace(lowered, methods=(changed,)))
+    assert (change.kind, change.where) == ("constant", "edge graph of forward")
+    assert re.fullmatch(rf"{name}, read by quantized_decomposed_dequantize_per_\w+ sha256", change.what)
+
+
 def test_a_mutated_program_is_read_or_refused_in_one_line_and_nothing_else(programs: dict[str, bytes]) -> None:
     outcomes = Counter[str]()
     for name, data in (("xnnpack", programs["xnnpack"]), ("portable", programs["portable"])):
         for number in range(500):
             changed = damage.mutated(data, random.Random(f"{name} {number}"))
             try:
-                inspect_program(changed)
+                program_changes(inspect_program(data), inspect_program(changed))
                 outcomes["read"] += 1
             except EvidenceError as error:
                 outcomes["refused" if "\n" not in str(error) else "several lines"] += 1

@@ -1,0 +1,65 @@
+"""The comparison of a capture that was made elsewhere, beside that of ExecuTorch's Inspector. Runs in a worker."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from qnnsweep.conf.tolerances import OperatorTolerance
+from qnnsweep.tasks.comparison.capture import compare_outputs, compare_samples, joined
+from qnnsweep.tasks.comparison.evidence import half_operators
+from qnnsweep.tasks.numerics.verdict import of_scheme
+from qnnsweep.tasks.records import Comparison, LoweredMethod
+from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.storage.store import Store
+
+_EIGHT_BITS = 255
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForeignComparison:
+    """A comparison, and what ExecuTorch's Inspector says."""
+
+    lowered: LoweredMethod
+    comparison: Comparison
+    inspector: Mapping[int, float | None]
+    """By operator index, the SNR in the Inspector's row; an operator without a row is absent."""
+    inspector_failed: str | None
+    """Why the Inspector gave no rows at all; None if it did."""
+
+
+def compare_foreign(
+    program: Path,
+    etrecord: Path,
+    etdump: Path,
+    buffer: Path,
+    inputs: Path | None,
+    method: str,
+    tolerances: Mapping[str, OperatorTolerance],
+    store: Store,
+) -> ForeignComparison:
+    """Compare the operators of a program that was executed elsewhere, with the functions of the stage compare.
+
+    `tolerances`: those of the operators, of all schemes. The grids of the values tell whose apply.
+    Raises EvidenceError for damaged files and files that do not fit each other, and RequestError without inputs.
+    """
+    from qnnsweep.tasks.toolchain.foreign import CapturedFiles, foreign_cell
+    from qnnsweep.tasks.toolchain.inspector import inspector_gaps
+
+    files = CapturedFiles(
+        program=program, etrecord=etrecord, etdump=etdump, buffer=buffer, inputs=inputs, method=method
+    )
+    lowered, capture = foreign_cell(files, store)
+    (of_method,), (captured,) = lowered.methods, capture.methods
+    options = ComparisonOptions(classifier=False, tolerances=of_scheme(dict(tolerances), _scheme(of_method)))
+    outputs = compare_outputs(of_method, captured, options, store)
+    comparison = joined(outputs, [compare_samples(of_method, captured, options, store)])
+    gaps, failed = inspector_gaps(of_method.operators, etrecord, etdump, buffer)
+    return ForeignComparison(lowered=of_method, comparison=comparison, inspector=gaps, inspector_failed=failed)
+
+
+def _scheme(lowered: LoweredMethod) -> str:
+    """Return the shipped scheme that computes like the program."""
+    ranges = [row.quantization.quant_max - row.quantization.quant_min for row in lowered.operators if row.quantization]
+    if ranges:
+        return "16a8w" if max(ranges) > _EIGHT_BITS else "8a8w"
+    return "fp16" if half_operators(lowered) else "fp32"
