@@ -29,6 +29,11 @@ def github(_: RunFacts, tables: Mapping[str, Sequence[Row]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def annotation(problem: str) -> str:
+    """Return one line that annotates a problem of which no run has a row."""
+    return _command("error", {**_place(problem), "title": "qnnsweep"}, problem)
+
+
 def _cells(cells: Sequence[Row]) -> Iterator[str]:
     causes: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for cell in cells:
