@@ -86,7 +86,6 @@ def prune(
     blobs that are at least a day old.
     """
     from qnnsweep.flows.runs.names import resolve
-    from qnnsweep.flows.runs.results import write_index
     from qnnsweep.tasks.storage import lock
     from qnnsweep.tasks.storage.retention import Selection, apply, plan_prune
 
@@ -105,7 +104,6 @@ def prune(
         with lock.exclusive(store):
             plan = plan_prune(store, selection)
             apply(store, plan)
-            write_index(store)
     parts = [_summary(plan, dry_run=dry_run), _prune_table(plan, dry_run=dry_run)]
     return Output(contents=asdict(plan) | {"dry_run": dry_run}, parts=parts)
 

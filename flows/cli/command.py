@@ -5,6 +5,7 @@ A body gets the `Words` that several commands share, and its own parameters. It 
 
 import json
 import math
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -211,6 +212,10 @@ def exit_on_error(debug: bool, *, as_json: bool = False) -> Iterator[None]:
         if debug:
             traceback.print_exc()
         print(f"qnnsweep: {error}", file=sys.stderr)
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            from qnnsweep.tasks.report.formats.github import annotation
+
+            print(annotation(str(error)), file=sys.stderr)
         codes = {EnvironmentUnusable: ENVIRONMENT_UNUSABLE, DeviceError: DEVICES_UNUSABLE}
         is_wrong = isinstance(error, RequestError)
         code = REQUEST_WRONG if is_wrong else codes.get(type(error), NOT_ALL_PASSED)

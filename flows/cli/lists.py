@@ -43,10 +43,16 @@ def list_(
     The operators are those of the latest run.
     """
     from qnnsweep.conf.named import FORMS
+    from qnnsweep.conf.options import SHIPPED
 
     rows = _listed(kind, words.store, words.config_dirs)
-    table = plain_table(*(rows[0] if rows else (f"no {kind.value}",)))
-    for row in rows:
+    shipped = str(SHIPPED.resolve())
+    if all(str(Path(str(row.get("file", shipped))).resolve()).startswith(shipped) for row in rows):
+        shown = [{name: value for name, value in row.items() if name != "file"} for row in rows]
+    else:
+        shown = rows
+    table = plain_table(*(shown[0] if shown else (f"no {kind.value}",)))
+    for row in shown:
         table.add_row(*(Text(str(value)) for value in row.values()))
     notes = [f"and by name: {', '.join(FORMS)}; see docs/models.md"] if kind is Kind.models else []
     return Output(contents={kind.value: rows}, parts=[table, *notes])
@@ -64,26 +70,26 @@ def _options(group: str, config_dirs: Sequence[Path]) -> list[Mapping[str, str |
 
     with tempfile.TemporaryDirectory() as links:
         files = Options.of(config_dirs, links=Path(links)).files[group]
-    described = _described if group == "model" else _nothing
-    return [{group: name, **described(file), "file": str(file)} for name, file in sorted(files.items())]
+    return [{group: name, **_described(group, file), "file": str(file)} for name, file in sorted(files.items())]
 
 
-def _nothing(_: Path) -> dict[str, str]:
-    return {}
-
-
-def _described(file: Path) -> dict[str, str]:
-    """Return what a model is, by the first sentence of the comment in its file, and its inputs."""
+def _described(group: str, file: Path) -> dict[str, str]:
+    """Return what an option is, by the first sentence of the comment in its file, and what matters in it."""
     import yaml
 
-    text, inputs = file.read_text(errors="replace"), list[str]()
+    text = file.read_text(errors="replace")
     comment = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
     about = " ".join(line.lstrip("# ") for line in comment).partition(". ")[0].rstrip(".")
+    details = {"inputs": ""} if group == "model" else {}
     with suppress(yaml.YAMLError, AttributeError, TypeError, KeyError):  # a run reports a mistake
-        inputs = list(_inputs(yaml.safe_load(text)))
-    others = len(inputs) - _MOST_INPUTS
-    named = [*inputs[:_MOST_INPUTS], f"{others} others"] if others > 1 else inputs
-    return {"about": about, "inputs": ", ".join(named)}
+        contents = yaml.safe_load(text)
+        if group == "model":
+            inputs = list(_inputs(contents))
+            others = len(inputs) - _MOST_INPUTS
+            details["inputs"] = ", ".join([*inputs[:_MOST_INPUTS], f"{others} others"] if others > 1 else inputs)
+        elif group == "soc":
+            details |= {"arch": f"v{contents['arch']}", "vtcm_mib": str(contents["vtcm_mib"])}
+    return {"about": about, **details}
 
 
 def _inputs(contents: Mapping[str, Any]) -> Iterator[str]:

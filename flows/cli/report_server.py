@@ -7,6 +7,7 @@ files but the reports are served as data: a browser runs no script in them.
 import os
 import shutil
 import socket
+import threading
 import time
 from contextlib import suppress
 from http import HTTPStatus
@@ -17,12 +18,13 @@ from urllib.parse import quote, unquote, urlsplit
 
 from markupsafe import escape
 
+from qnnsweep.flows.runs.site import Site
 from qnnsweep.tasks.report.templates import script_digests
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
 
 ADDRESS = "127.0.0.1"
-_RUNS, _INDEX = "runs", "runs/index.html"
+_RUNS = "runs"
 _TYPES = {".json": "application/json", ".csv": "text/csv", ".tsv": "text/tab-separated-values", ".svg": "image/svg+xml"}
 _TEXTS = (".txt", ".log", ".yaml", ".md", ".html", ".py")
 _PAGE = "default-src 'none'; style-src 'unsafe-inline'; script-src {scripts}; base-uri 'none'; form-action 'none'"
@@ -42,6 +44,8 @@ class ReportServer(ThreadingHTTPServer):
         self.store = store
         self.policy = _PAGE.format(scripts=" ".join(f"'sha256-{digest}'" for digest in script_digests()))
         self._open: dict[socket.socket, float] = {}
+        self._site: tuple[list[str], Site] = ([], Site(store, with_reports=True))
+        self._lock = threading.Lock()
         super().__init__((ADDRESS, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -71,6 +75,14 @@ class ReportServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a connection that broke: the terminal shows only the address."""
+
+    def page(self, name: str) -> str | None:
+        """Return a page of the history, of the runs that there are now; None if there is no such page."""
+        runs = tables.runs(self.store)
+        with self._lock:
+            if self._site[0] != runs:
+                self._site = (runs, Site(self.store, with_reports=True))
+            return self._site[1].page(name or "index.html")
 
     @property
     def url(self) -> str:
@@ -112,8 +124,13 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._check_host()
             name = unquote(urlsplit(self.path).path, errors="surrogateescape").removeprefix("/")
-            send = self._index if name == "" else self._list if name.endswith("/") else self._file
-            send(name, with_body)
+            if (page := self.server.page(name)) is not None:
+                kind = "text/html; charset=utf-8"
+                self._send(page.encode(), kind, HTTPStatus.OK, with_body, policy=self.server.policy)
+            elif name.endswith("/"):
+                self._list(name, with_body)
+            else:
+                self._file(name, with_body)
         except _Refused as refused:
             self._refuse(refused.status, refused.reason, with_body)
         except OSError as error:
@@ -133,13 +150,6 @@ class _Handler(BaseHTTPRequestHandler):
         port = self.server.server_port
         if self.headers.get("Host") not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
             raise _Refused(HTTPStatus.FORBIDDEN, f"open {self.server.url}")
-
-    def _index(self, _name: str, with_body: bool) -> None:
-        if self._names(_INDEX):
-            self._head(HTTPStatus.FOUND, "text/plain", 0, policy=_AS_DATA, location=f"/{_INDEX}")
-            return
-        runs = {run: f"/{_RUNS}/{_quoted(run)}/" for run in reversed(tables.runs(self.server.store))}
-        self._page("Runs, newest first", runs, with_body)
 
     def _list(self, folder: str, with_body: bool) -> None:
         names = [name for name in self._names(folder) if name.startswith(folder)]
@@ -169,8 +179,6 @@ class _Handler(BaseHTTPRequestHandler):
         """
         store, (top, _, rest) = self.server.store, name.partition("/")
         run = rest.partition("/")[0]
-        if name == _INDEX:
-            return [name] if store.files.size(name) is not None and (store.url or _is_below(name, store)) else []
         if top != _RUNS or run not in tables.runs(store):
             return []
         names = store.files.names(f"{_RUNS}/{run}")
@@ -185,12 +193,12 @@ class _Handler(BaseHTTPRequestHandler):
         )
         self._send(body.encode(errors="replace"), "text/html; charset=utf-8", HTTPStatus.OK, with_body)
 
-    def _send(self, body: bytes, kind: str, status: HTTPStatus, with_body: bool) -> None:
-        self._head(status, kind, len(body), policy=_AS_DATA)
+    def _send(self, body: bytes, kind: str, status: HTTPStatus, with_body: bool, *, policy: str = _AS_DATA) -> None:
+        self._head(status, kind, len(body), policy=policy)
         if with_body:
             self.wfile.write(body)
 
-    def _head(self, status: HTTPStatus, kind: str, size: int, *, policy: str, location: str = "") -> None:
+    def _head(self, status: HTTPStatus, kind: str, size: int, *, policy: str) -> None:
         self.has_begun = True
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -199,8 +207,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cache-Control", "no-cache")
-        if location:
-            self.send_header("Location", location)
         self.send_header("Content-Security-Policy", policy)
         self.end_headers()
 

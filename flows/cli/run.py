@@ -138,6 +138,12 @@ def report(
             "--tsv", metavar="FOLDER", help="Also write every table of the run to this folder, for spreadsheets."
         ),
     ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(
+            "--site", metavar="FOLDER", help="Write the history of all runs as web pages to this folder instead."
+        ),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     format_: Annotated[
         Format | None,
@@ -147,6 +153,13 @@ def report(
     """Show the summary of a run and write its report.html again."""
     from qnnsweep.flows.runs.results import export_tsv, formatted, rerender
 
+    if site is not None:
+        from qnnsweep.flows.runs.site import Site
+
+        pages = Site(words.store)
+        pages.write(site)
+        notes = "".join(f"left out: {problem}\n" for problem in sorted(pages.problems)) or None
+        return Output(contents={"site": str(site)}, parts=[f"site {site / 'index.html'}"], notes=notes)
     if format_ is not None:
         sys.stdout.write(formatted(words.store, run_id, format_))
         return None

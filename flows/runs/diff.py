@@ -101,6 +101,11 @@ class Difference:
         """Whether a cell regressed, or is lost: the second run does not have it."""
         return bool(self.regressions or self.only_in_a)
 
+    def of_regressed(self) -> "Difference":
+        """Return the difference with those cells alone of which something regressed."""
+        cells = [cell for cell in self.cells if any(change.verdict == "regressed" for change in cell.changes)]
+        return replace(self, cells=cells, only_in_b=())
+
     def in_words(self) -> str:
         cells = plural(len(self.cells), "common cell")
         regressed = f"{self.regressions:,} of {cells} regressed" if self.regressions else f"no regression in {cells}"

@@ -15,17 +15,14 @@ from qnnsweep.flows.runs.case_history import case_trends
 from qnnsweep.flows.runs.history import trends
 from qnnsweep.flows.runs.names import resolve
 from qnnsweep.tasks.errors import EvidenceError, RequestError
-from qnnsweep.tasks.numerics.trend import BAD
 from qnnsweep.tasks.records import RunFacts, Toolchain
-from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
+from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.atlas import atlas_markdown, render_atlas
 from qnnsweep.tasks.report.counts import Counts, count
 from qnnsweep.tasks.report.formats.formats import FORMATS
 from qnnsweep.tasks.report.formats.names import Format
 from qnnsweep.tasks.report.page import log_characters, render
-from qnnsweep.tasks.report.run_index import MOST_RUNS, render_index
 from qnnsweep.tasks.storage import tables
-from qnnsweep.tasks.storage.query import select
 from qnnsweep.tasks.storage.store import Store
 
 _BYTES_PER_CHARACTER = 4  # the most that a character of UTF-8 has
@@ -159,21 +156,9 @@ def _rendered(run: RunFacts, contents: Mapping[str, Sequence[Row]], store: Store
     if cases := contents["atlas"]:
         for page, text in (("atlas.html", render_atlas(run, cases)), ("atlas.md", atlas_markdown(run, cases))):
             store.files.write(f"{run_folder(run.run_id)}/{page}", text.encode())
-    write_index(store)
     return SweepResult(
         run=run, cells=cells, trends=contents["trends"], page=store.files.local(name), atlas=contents["atlas"]
     )
-
-
-def write_index(store: Store) -> None:
-    """Write the list of the newest runs, `runs/index.html`. Runs whose rows cannot be read are left out."""
-    known = tables.runs(store)
-    newest = known[-MOST_RUNS:]
-    columns = ("run_id", "verb", "model", "scheme", "soc", "outcome")
-    cells = select(store, "cells", columns, runs=set(newest), problems=set())
-    of_trends, bad = (*CELL_COLUMNS, "verdict"), {"verdict": BAD}
-    trends = select(store, "trends", of_trends, where=bad, runs=set(newest), problems=set())
-    store.files.write("runs/index.html", render_index(cells, trends, len(known) - len(newest)).encode())
 
 
 def _logs(store: Store, cells: Sequence[Row]) -> dict[str, str]:

@@ -6,7 +6,6 @@ from prefect.logging import get_run_logger
 
 from qnnsweep.conf.schema import RetentionConfig
 from qnnsweep.conf.units import GIB
-from qnnsweep.flows.runs.results import write_index
 from qnnsweep.tasks.errors import EnvironmentUnusable
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.storage import lock
@@ -47,7 +46,6 @@ def apply_retention(config: RetentionConfig, store: Store, run_id: str) -> None:
         with lock.exclusive(store):
             plan = plan_prune(store, selection)
             apply(store, plan)
-            write_index(store)
     except EnvironmentUnusable as error:
         get_run_logger().warning("retention: %s", error)
         return

@@ -237,6 +237,8 @@ class CellRow:
     toolchain: Toolchain | None
     log: str | None
     """Digest of a log: the log of the failed call or, if there is no such log, the log of the last toolchain call."""
+    started: str | None
+    """When the run started, in UTC and ISO 8601, such as 2026-11-21T22:00:00+00:00: `pandas.to_datetime` reads it."""
     verb: str
     """The command that made the run: run, recompare, repair or bisect; search for a `run` that searched."""
     farm: str | None

@@ -1,7 +1,9 @@
 """The rows of every table, made from the results of the cells."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -164,11 +166,19 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         worst_operator_effect_snr_db=worst.effect_snr_db if worst else None,
         toolchain=cell.toolchain or toolchain,
         log=_log(cell),
+        started=_started(identity.run_id),
         verb=verb,
         farm=request.farm.name if request.pool else None,
         digests=input_digests(request, cell.code),
         settings=settings(request),
     )
+
+
+def _started(run_id: str) -> str | None:
+    """Return the time with which the id of a run begins."""
+    with suppress(ValueError):
+        return datetime.strptime(f"{run_id[:16]}+0000", "%Y%m%dT%H%M%SZ%z").isoformat()
+    return None
 
 
 def _role_of_output(cell: CellResult, output: OutputComparison) -> SampleRole | None:

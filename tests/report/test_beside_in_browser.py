@@ -10,9 +10,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from qnnsweep.flows.runs.diff import CELL, CellDifference, Change, Difference
 from qnnsweep.flows.runs.diff_page import write_page
-from qnnsweep.tasks.report.run_index import render_index
 from qnnsweep.tasks.storage.store import Store
-from tests.sample_tables import RUN, nightly, table
+from tests.sample_tables import RUN
 
 pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
@@ -20,20 +19,6 @@ REGRESSED = Change(what="final_snr_db", unit="dB", before=30.0, after=20.0, limi
 STEADY = Change(what="pte_bytes", unit="B", before=1000.0, after=1001.0, limit=10.0, verdict="steady")
 NAMES = dict.fromkeys(CELL) | {"model": "m", "scheme": "8a8w", "soc": "SM8650"}
 CHANGED = CellDifference(cell=NAMES, changed=["qnn"], changes=[STEADY, REGRESSED])
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    rows = table("cells", nightly())
-    verbs = {1: "run", 2: "recompare"}
-    older = [
-        row | {"run_id": f"2026{month:02d}01T000000Z-aaaa", "verb": verbs[month]}
-        for month in verbs
-        for row in rows[3:4]
-    ]
-    path = tmp_path / "index.html"
-    path.write_text(render_index([*older, *rows], left_out=2))
-    return path
 
 
 @pytest.fixture
@@ -89,27 +74,6 @@ def test_the_second_cell_fits_into_any_window(page: Page, sample_report: str, wi
     assert facts.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
 
 
-def test_the_list_of_runs_has_the_newest_first(page: Page, runs: Path) -> None:
-    page.goto(runs.as_uri())
-    expect(page.locator("h1")).to_have_text("3 runs")
-    lines = page.locator("tbody tr")
-    expect(lines.locator("a")).to_have_text([RUN.run_id, "20260201T000000Z-aaaa", "20260101T000000Z-aaaa"])
-    expect(lines.first.locator("td")).to_have_text(
-        [
-            RUN.run_id,
-            "run",
-            "2 failed, 1 infrastructure, 3 out of tolerance, 3 impossible, 18 passed",
-            "efficientnet_lite0, minilm_l6, digits",
-            "fp16, 16a8w, 8a8w",
-            "SM8550, SM8650, SM8850",
-            "27",
-        ]
-    )
-    expect(lines.locator("td:nth-child(2)")).to_have_text(["run", "recompare", "run"])
-    assert lines.first.locator("a").get_attribute("href") == f"{RUN.run_id}/report.html"
-    expect(page.locator(".remark")).to_have_text("2 older runs left out; qnnsweep list runs lists all.")
-
-
 def test_the_differences_of_two_runs_are_a_page(page: Page, differences: Path) -> None:
     page.goto(differences.as_uri())
     expect(page.locator("h1")).to_have_text("1 of 1 common cell regressed, 1 cell lost")
@@ -124,12 +88,12 @@ def test_the_differences_of_two_runs_are_a_page(page: Page, differences: Path) -
     expect(page.locator("article").last).to_have_text("Only in 20260101T000000Z-aaaaonly · here")
 
 
-def test_axe_finds_nothing_beside_in_the_list_and_in_the_differences(
-    browser: Browser, sample_report: str, runs: Path, differences: Path
+def test_axe_finds_nothing_beside_and_in_the_differences(
+    browser: Browser, sample_report: str, differences: Path
 ) -> None:
     context = browser.new_context(bypass_csp=True, offline=True)  # axe is no script of the page
     page = context.new_page()
-    for url in (f"{sample_report}#cell-6-beside/with-3", runs.as_uri(), differences.as_uri()):
+    for url in (f"{sample_report}#cell-6-beside/with-3", differences.as_uri()):
         page.goto(url)
         page.locator("table.side").first.wait_for()
         violations = Axe().run(page).response["violations"]

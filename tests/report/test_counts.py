@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 
 from qnnsweep.flows.cli.run import _output
-from qnnsweep.flows.runs import flow_state, notifications
+from qnnsweep.flows.runs import flow_state, notifications, results
 from qnnsweep.flows.runs.regressions import regressions_markdown
 from qnnsweep.flows.runs.results import SweepResult
+from qnnsweep.flows.runs.site import Site
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.counts import count
 from qnnsweep.tasks.report.formats.benchmark_database import benchmark_database
 from qnnsweep.tasks.report.formats.junit import junit
 from qnnsweep.tasks.report.page import render
-from qnnsweep.tasks.report.run_index import render_index
 from qnnsweep.tasks.storage.store import Store
 from tests.report.test_page import Page
 from tests.sample_tables import LOGS, NIGHTS, RUN, cell, measured, sweep, trend
@@ -58,13 +58,12 @@ def test_the_terminal_and_json(result: SweepResult) -> None:
     assert (output.contents["cells"], output.contents["regressions"]) == (2, 1)
 
 
-def test_the_report_and_the_list_of_runs(tables: dict[str, list[Row]]) -> None:
+def test_the_report_and_the_list_of_runs(tables: dict[str, list[Row]], tmp_path: Path) -> None:
     assert f'<a href="#regressions">{WORDS}</a>' in render(RUN, tables, LOGS)
-    of_run = [row | {"run_id": RUN.run_id, "verb": "run"} for row in tables["cells"]]
-    worse = [row | {"run_id": RUN.run_id} for row in tables["trends"]]
-    index = render_index(of_run, worse)
-    assert f'<td data-change="regressed">2 passed, {WORDS}</td>' in index
-    assert '<td data-change="improved">2 passed</td>' in render_index(of_run)
+    results.write_rows(RUN, tables, Store(tmp_path))
+    index = Site(Store(tmp_path)).page("index.html") or ""
+    assert f"<h1>{WORDS}</h1>" in index
+    assert f'<td class="bad">✗ 2 passed, {WORDS}</td>' in index
     assert WORDS not in "".join(Page(render(RUN, tables | {"trends": []}, LOGS)).text)
 
 

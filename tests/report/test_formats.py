@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import xmlschema
 from hypothesis import given
 from hypothesis import strategies as st
@@ -158,6 +159,29 @@ def test_a_line_of_the_users_model_that_introduces_an_error_is_annotated() -> No
     assert text(Format.github, {**tables, "operators": operators}) == f"::warning {place}::{message}\n"
     tables["cells"][0]["outcome"] = "out_of_tolerance"
     assert f"::error {place}::{message}\n" in text(Format.github, {**tables, "operators": operators})
+
+
+def test_cells_with_one_cause_have_one_annotation_at_the_line_that_the_message_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("nets/branching.py", "a/twice.py", "b/twice.py", ".venv/lib/site-packages/other/branching.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    error = "it branches on a value at `if x.sum() > 0` (branching.py:8)"
+    failed = [cell("m", "8a8w", soc, outcome="failed", error=error) for soc in ("SM8550", "SM8650")]
+    other = cell("m", "16a8w", "SM8650", outcome="failed", error="see (twice.py:3)")
+    worse = [
+        cell("n", "8a8w", soc, outcome="out_of_tolerance", diagnosis=f"Next: `qnnsweep repair soc={soc}`")
+        for soc in ("SM8550", "SM8650")
+    ]
+    names, outside = ([f"{model}/8a8w/{soc}/qnn/local" for soc in ("SM8550", "SM8650")] for model in "mn")
+    sentence = "Next: `qnnsweep repair soc=SM8550,SM8650`"
+    assert text(Format.github, sweep([*failed, other, *worse])).splitlines() == [
+        f"::error file=nets/branching.py,line=8,title={names[0]} and 1 more%3A failed::{error}%0A{'%0A'.join(names)}",
+        "::error title=m/16a8w/SM8650/qnn/local%3A failed::see (twice.py:3)",
+        f"::error title={outside[0]} and 1 more%3A out_of_tolerance::{sentence}%0A{'%0A'.join(outside)}",
+    ]
 
 
 @given(st.text())

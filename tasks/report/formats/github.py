@@ -1,10 +1,12 @@
-"""A run as annotations for a GitHub workflow: at the lines of the user's model that introduce errors, and per cell.
+"""A run as annotations for a GitHub workflow: per cause, and at the lines of the user's model that introduce errors.
 
 The form is that of the workflow command `::error file=…,line=…,title=…::message`.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.source_lines import users_line
@@ -12,9 +14,14 @@ from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
 from qnnsweep.tasks.report.formats import cells as of
 
+_LINE = re.compile(r"\(([\w.-]+\.py):(\d+)\)")
+_SOC = "soc=\0"
+"""Stands for the SoC of a cell in a command, in which cells with the same cause differ."""
+
 
 def github(_: RunFacts, tables: Mapping[str, Sequence[Row]]) -> str:
-    """Return one line per annotation: first the cells that did not pass, then the operators that introduce errors.
+    """Return one line per annotation: first the causes for which cells did not pass, then the operators that introduce
+    errors.
 
     An operator's annotation is an error if some cell with this operator did not pass, and otherwise a warning.
     """
@@ -22,10 +29,34 @@ def github(_: RunFacts, tables: Mapping[str, Sequence[Row]]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def annotation(problem: str) -> str:
+    """Return one line that annotates a problem of which no run has a row."""
+    return _command("error", {**_place(problem), "title": "qnnsweep"}, problem)
+
+
 def _cells(cells: Sequence[Row]) -> Iterator[str]:
+    causes: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for cell in cells:
         if of.outcome(cell) not in {"passed", "impossible"}:
-            yield _command("error", {"title": f"{of.name(cell)}: {of.outcome(cell)}"}, of.problem(cell))
+            problem = of.problem(cell).replace(f"soc={cell['soc']}", _SOC)
+            causes[of.outcome(cell), problem].append(cell)
+    for (outcome, problem), members in causes.items():
+        names, more = [of.name(cell) for cell in members], len(members) - 1
+        title = f"{names[0]}{f' and {more} more' if more else ''}: {outcome}"
+        problem = problem.replace(_SOC, f"soc={','.join(dict.fromkeys(str(cell['soc']) for cell in members))}")
+        yield _command("error", {**_place(problem), "title": title}, "\n".join([problem, *(names if more else ())]))
+
+
+def _place(problem: str) -> dict[str, str]:
+    """Return the file below the working folder and the line that a message names as in `(net.py:8)`, if it names one.
+
+    If several files have the name, none is returned.
+    """
+    if (named := _LINE.search(problem)) is None:
+        return {}
+    here = Path.cwd()
+    files = [file.relative_to(here) for file in here.rglob(named[1]) if "site-packages" not in file.parts]
+    return {"file": str(files[0]), "line": named[2]} if len(files) == 1 else {}
 
 
 def _operators(cells: Sequence[Row], operators: Sequence[Row]) -> Iterator[str]:

@@ -74,12 +74,20 @@ def test_a_wrong_cell_is_answered_with_the_right_names(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("models", "digits_cnn"), ("schemes", "8a8w"), ("socs", "SM8650"), ("devices", "local")]
+    ("kind", "name", "about"),
+    [
+        ("models", "digits_cnn", "A small CNN that classifies handwritten digits"),
+        ("schemes", "8a8w", "8-bit activations and weights"),
+        ("socs", "SM8650", "Snapdragon 8 Gen 3"),
+        ("devices", "local", "This machine with the HTP simulator"),
+    ],
 )
-def test_the_options_of_a_group_are_listed_with_their_files(program: Program, kind: str, name: str) -> None:
+def test_the_options_of_a_group_are_listed_with_what_they_are_and_their_files(
+    program: Program, kind: str, name: str, about: str
+) -> None:
     listed = json.loads(program.run("list", kind, "--json").stdout)[kind]
     (row,) = (row for row in listed if row[kind.removesuffix("s")] == name)
-    assert Path(row["file"]).name == f"{name}.yaml"
+    assert (row["about"], Path(row["file"]).name) == (about, f"{name}.yaml")
     assert Path(row["file"]).is_file()
 
 

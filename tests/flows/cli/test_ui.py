@@ -142,19 +142,24 @@ def test_connections_and_their_time_are_bounded(server: ReportServer, monkeypatc
     wait_until(lambda: answer(server, "/")[0] == 200, 30, "the connections are free again")
 
 
-def test_the_first_page_is_the_list_of_runs_that_the_runs_have_written(server: ReportServer, store: Store) -> None:
-    index = store.root / "runs" / "index.html"
-    index.write_text("<!doctype html>runs")
-    assert answer(server, "/")[0] == 302
-    assert answer(server, "/runs/index.html") == (200, page_kind(), b"<!doctype html>runs")
-    index.unlink()
-    index.symlink_to(store.root.parent / "secret")
-    assert answer(server, "/runs/index.html")[0] == 404
+def test_the_first_page_is_the_history_and_leads_to_the_reports_and_to_the_cells(server: ReportServer) -> None:
+    for path in ("/", "/index.html"):
+        status, kind, page = answer(server, path)
+        assert (status, kind) == (200, "text/html; charset=utf-8")
+        assert f'<a href="runs/{RUN}/report.html">2026-01-01 22:00</a>'.encode() in page
+    assert answer(server, "/cells/digits_cnn~8a8w~SM8650.html")[0] == 200
+    assert answer(server, "/cells/no~such~cell.html")[0] == 404
 
 
-def test_the_first_page_lists_the_runs_and_the_page_of_a_run_lists_its_files(server: ReportServer) -> None:
-    status, _, runs = answer(server, "/")
-    assert (status, runs.count(b"<li>"), f'<a href="/runs/{RUN}/">{RUN}</a>'.encode() in runs) == (200, 1, True)
+def test_a_run_that_ends_while_the_server_runs_is_on_the_first_page(server: ReportServer, store: Store) -> None:
+    later = "20260102T220000Z-bbbb"
+    assert b"2026-01-02" not in answer(server, "/")[2]
+    rows = [row | {"run_id": later} for row in table("cells", [cell("digits_cnn", "8a8w", "SM8650")])]
+    tables.write(store, later, "cells", rows)
+    assert b"2026-01-02 22:00" in answer(server, "/")[2]
+
+
+def test_the_page_of_a_run_lists_its_files(server: ReportServer) -> None:
     status, _, files = answer(server, f"/runs/{RUN}/")
     assert (status, files.count(b"<li>")) == (200, 3)
     assert f'<a href="/runs/{RUN}/files/a%26b/log.txt">files/a&amp;b/log.txt</a>'.encode() in files
