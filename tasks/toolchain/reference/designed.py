@@ -5,8 +5,7 @@ compiler merges the clamp into the operator that computes the value (docs/ladder
 reader the compiler is known to merge. Constants on a grid are already rounded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -25,15 +24,12 @@ def designed_outputs(
     input_qparams: Sequence[Quantization | None],
     compiler: Compiler,
     samples: Sequence[tuple[torch.Tensor, ...]],
-    floors: Mapping[int, float] | None = None,
 ) -> list[list[torch.Tensor]] | str:
     """Return the final outputs of every sample. `operators`: one per call of `graph`, with the grid of its value.
 
-    `floors`: see `Arithmetic`; by default the device computes exactly.
-
     If the host cannot compute an operator from rounded values, or if a grid does not fit its tensor, return the reason.
     """
-    arithmetic = replace(designed_arithmetic(graph, operators, input_qparams, compiler), floors=floors or {})
+    arithmetic = designed_arithmetic(graph, operators, input_qparams, compiler)
     kernels = HostKernels(graph, (), halves=arithmetic.halves)
     try:
         return list(_answers(arithmetic, kernels, samples))
