@@ -101,13 +101,12 @@ def _submit(
         return None
     label = work_label("compare", cell.request)
     report = partial(on_progress, "compare", label)
-
-    def on_change(state: str) -> None:
-        report("queued" if state == "running" else state)
-        if state != "running":  # nothing is tried again, so that the cell ends here
-            on_progress("cure", label, state)
-
-    task = configure_task(compare_task, f"compare {label}", store=resources.store, on_change=on_change)
+    task = configure_task(
+        compare_task,
+        f"compare {label}",
+        store=resources.store,
+        on_change=lambda state: report("queued" if state == "running" else state),
+    )
     options = comparison_options(cell.request)
     workers = resources.workers_of(cell.request).reporting(partial(report, "running"))
     return task.submit(evidence.lowered, evidence.capture, options, store=resources.store, workers=workers)

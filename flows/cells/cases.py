@@ -143,8 +143,7 @@ class CollectionCells:
             parts.append(part)
         result.cases = (*(outcome for part in parts for outcome in part.outcomes), *batches.not_tried)
         result.case_logs = tuple(log for part in parts for log in part.logs)
-        for stage in ("compare", "cure"):  # cases have no cures: the cell ends here
-            self._report(stage, work_label(stage, request), "failed" if result.error else "done")
+        self._report("compare", work_label("compare", request), "failed" if result.error else "done")
         return result
 
 

@@ -150,8 +150,6 @@ class Graph:
             if (name := result_name(submission.future.state)) is not None:
                 cell.result_names[record] = name
         started = [stage for stage in CELL_STAGES if (stage, work_label(stage, cell.request)) in self._started_stages]
-        if cell.error is None and cell.comparison is not None:
-            started = [stage for stage in started if stage != "cure"]  # what it finds is no part of the cell's outcome
         cell.stage = started[-1] if submissions and started else None
         cell.seconds = {
             stage: self._seconds.pop(work)

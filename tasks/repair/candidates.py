@@ -69,7 +69,7 @@ def candidates(
     method, *others = lowered.methods
     # The samples of a certificate have no effect.
     searched = tuple(row for row in comparison.outputs if row.sample < method.choosable)
-    parts = _energies(reported_budget(replace(comparison, outputs=searched)))
+    parts = energies(reported_budget(replace(comparison, outputs=searched)))
     if scheme.precision is not Precision.quantized or not parts or others:
         return []
     search = _Search(operator_facts(comparison, method), parts, scheme, lowered.program.size)
@@ -81,7 +81,7 @@ def candidates(
     return list(by_scheme.values())
 
 
-def _energies(shares: Sequence[ErrorShare]) -> dict[_Part, float]:
+def energies(shares: Sequence[ErrorShare]) -> dict[tuple[Cause, str], float]:
     """Return the energies of the parts of an output's error, divided by their sum. `shares`: of one output."""
     known: dict[_Part, float] = {
         (share.cause, share.operator): share.share

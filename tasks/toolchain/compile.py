@@ -104,14 +104,14 @@ def try_compile(compiler: Compiler, edge: EdgeProgramManager, method: str, *, de
     return _tried(lambda: compile_edge(compiler, edge, method, debug=debug))
 
 
-def try_delegation(compiler: Compiler, edge: EdgeProgramManager, method: str) -> dict[str, str] | Unavailable:
+def try_delegation(compiler: Compiler, edge: EdgeProgramManager, method: str) -> tuple[dict[str, str], str | None]:
     """Delegate the operators that the backend accepts, without a program. Makes `edge` unusable.
 
-    Return the compiler's messages on the operators that it refuses, by their names, or an error of the toolchain.
+    Return the compiler's messages on the operators that it refuses, by their names, and its error, if there is one.
     """
     log = DelegationLog()
     delegated = _tried(lambda: _delegated(compiler, edge, method, log, debug=False))
-    return delegated if isinstance(delegated, Unavailable) else log.refusals
+    return log.refusals, delegated.reason if isinstance(delegated, Unavailable) else None
 
 
 def _tried(call: Callable[[], Result]) -> Result | Unavailable:

@@ -15,7 +15,7 @@ from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverrid
 from qnnsweep.tasks.records import LoweredMethod, Operator
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
-from qnnsweep.tasks.toolchain.compile import Unavailable, try_delegation
+from qnnsweep.tasks.toolchain.compile import try_delegation
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.edge import edge_program, output_noise
 from qnnsweep.tasks.toolchain.overridden import has_precision, select_only
@@ -104,10 +104,8 @@ def _refusal(
             select_only(node, len(scheme.overrides))
         elif has_precision(node, scheme.overrides, OverridePrecision.cpu):
             on_cpu.add(node.name)
-    refusals = try_delegation(backend_of(kind).compiler(others, soc), edge, method)
-    if isinstance(refusals, Unavailable):
-        return refusals.reason
-    return next((f"{name}: {why}" for name, why in refusals.items() if name in names and name not in on_cpu), None)
+    refusals, error = try_delegation(backend_of(kind).compiler(others, soc), edge, method)
+    return next((f"{name}: {why}" for name, why in refusals.items() if name in names and name not in on_cpu), error)
 
 
 def _changed(

@@ -120,9 +120,9 @@ def test_no_time_is_estimated_before_every_stage_has_run_once(played: PlayedSwee
 def test_the_rest_is_estimated_by_the_mean_duration_of_each_stage(played: PlayedSweep) -> None:
     for stage in CELL_STAGES:
         played.do(stage, 0, 2.0)
-    # One quantization, and three each of lower, bundle, deploy, execute, collect, compare and cure.
-    assert played.eta.seconds_left() == pytest.approx(2.0 * (1 + 3 * 7))
-    assert played.eta.summary() == "1 of 4 cells, about 50 s left"
+    # One quantization, and three each of lower, bundle, deploy, execute, collect and compare.
+    assert played.eta.seconds_left() == pytest.approx(2.0 * (1 + 3 * 6))
+    assert played.eta.summary() == "1 of 4 cells, about 40 s left"
 
 
 def test_the_estimate_assumes_the_concurrency_so_far(played: PlayedSweep) -> None:
@@ -135,8 +135,8 @@ def test_the_estimate_assumes_the_concurrency_so_far(played: PlayedSweep) -> Non
         played.clock.now += 2.0
         for cell in (0, 1):
             played.eta.update(stage, work_label(stage, played.requests[cell]), "done")
-    elapsed, busy = 2.0 * 10, 2.0 * (3 + 2 * 7)
-    assert played.eta.seconds_left() == pytest.approx(2.0 * 2 * 7 * elapsed / busy)
+    elapsed, busy = 2.0 * 9, 2.0 * (3 + 2 * 6)
+    assert played.eta.seconds_left() == pytest.approx(2.0 * 2 * 6 * elapsed / busy)
 
 
 def test_reused_work_has_ended_and_gives_no_duration(played: PlayedSweep) -> None:

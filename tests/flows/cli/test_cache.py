@@ -56,7 +56,7 @@ def first(program: Program, artifacts: Path) -> str:
 CHANGES = [
     (("tolerance.final_snr_db={fp32:50}", "model.name=renamed", "limits.parallel=1"), set()),
     (("tolerance.operators.fp32.snr_db=70",), {"compare"}),
-    (("measure.iterations=2",), {"bundle", "deploy", "execute", "collect", "compare", "cure"}),
+    (("measure.iterations=2",), {"bundle", "deploy", "execute", "collect", "compare"}),
 ]
 
 
@@ -75,7 +75,7 @@ def test_a_sweep_computes_only_the_stages_whose_keys_change(
 
 def test_a_capture_is_reused_only_with_reuse_capture(program: Program, artifacts: Path, first: str) -> None:
     ran = program.run("run", "--json", *SMALL, f"artifacts={artifacts}")
-    measured = {"deploy", "execute", "collect", "compare", "cure"}
+    measured = {"deploy", "execute", "collect", "compare"}
     assert states(ran) == {stage: "done" if stage in measured else "reused" for stage in CELL_STAGES}
     run_id = passed_result_of(ran)["run_id"]
     assert (cell(artifacts, first)["measured_run"], cell(artifacts, run_id)["measured_run"]) == (first, run_id)
