@@ -135,9 +135,9 @@ def measured(plan: Plan, resources: Resources, scheme: SchemeConfig, *, dump: bo
 def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
     """Return the layers whose weights can have 16 bits, by the names of their nodes."""
     from qnnsweep.tasks.numerics.reported import reported_budget
+    from qnnsweep.tasks.repair.candidates import energies
     from qnnsweep.tasks.repair.facts import operator_facts
     from qnnsweep.tasks.repair.families import FAMILIES, merged_settings
-    from qnnsweep.tasks.repair.prediction import energies
 
     comparison, lowered = cell.comparison, cell.lowered
     assert comparison is not None
@@ -160,7 +160,7 @@ def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
         operator.node: Layer(
             node=operator.node,
             module_path=operator.operator.module_path,
-            settings=merged(operator, offer[0]) | {operator.node: offer[0]},
+            settings=merged(operator, offer) | {operator.node: offer},
             more_bytes=operator.weights,
             share=parts.get(("weights", operator.operator.name), 0.0),
         )

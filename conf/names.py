@@ -32,8 +32,9 @@ COMPILE_STAGES = ("export", "quantize", "lower")
 again, and those of `cure` compile at most some operators."""
 WORKER_STAGES = (*COMPILE_STAGES, "compare", "cure")
 """The stages that run in worker processes. Each call waits for a core."""
-CELL_STAGES = tuple(step for stage in STAGES for step in (MEASURE_STEPS if stage == "measure" else (stage,)))
-"""What the progress display shows per cell: the stages, and the steps of `measure` instead of `measure` itself."""
+CELL_STAGES = ("export", "quantize", "lower", "bundle", *MEASURE_STEPS, "compare")
+"""What the progress display shows per cell: the stages that its outcome needs, with the steps of `measure` instead of
+`measure` itself. What `cure` finds is no part of the outcome."""
 
 OperatorReference = Literal["exported", "quantized", "edge"]
 OPERATOR_REFERENCES: tuple[OperatorReference, ...] = get_args(OperatorReference)

@@ -10,7 +10,7 @@ from qnnsweep.tasks.records import BiasUse, LoweredMethod, Operator, Quantizatio
 from qnnsweep.tasks.storage.store import Store
 
 _STEPS_OF_16_BITS = 2**16 - 1
-_LARGEST_BIAS = 2**31 - 128  # the largest int32 that a float32 has
+_LARGEST_BIAS = 2**30  # half of the range of an int32, because HTP changes the sign of a bias that saturates
 
 
 def bias_uses(lowered: LoweredMethod, store: Store) -> Iterator[BiasUse]:

@@ -68,8 +68,6 @@ class Arithmetic:
     departures: Mapping[int, Departure] = field(default_factory=dict[int, Departure])
     unrounded_departures: Mapping[int, Array] = field(default_factory=dict[int, Array])
     """What the device computed differently before the rounding, at values that a merged reader has."""
-    floors: Mapping[int, float] = field(default_factory=dict[int, float])
-    """The noise-to-signal ratios with which the device is expected to compute values, before their rounding."""
 
     def run(self, kernels: Kernels, inputs: Sequence[Array], is_left_out: IsLeftOut) -> list[Array] | None:
         """Return the final outputs; None if an operator cannot be computed. `inputs`: not rounded."""
@@ -152,8 +150,6 @@ class _Run:
             exact = self._computed(index)
             if exact is None:
                 return None
-            if index in self._arithmetic.floors and isinstance(exact, np.ndarray):
-                exact = _noisy(exact, self._arithmetic.floors[index], index)
             if isinstance(exact, np.ndarray):
                 self._exact[index], self._values[index] = exact, self._rounded(index, exact)
             else:
@@ -247,13 +243,6 @@ class _Run:
         if departure.replaced is not None and departure.values is not None:
             value = np.where(departure.replaced, departure.values, value).astype(value.dtype, copy=False)
         return value
-
-
-def _noisy(exact: Array, floor: float, seed: int) -> Array:
-    """Return values with normal noise. `floor`: its energy divided by that of the values."""
-    noise = np.random.default_rng(seed).standard_normal(exact.shape)
-    rms = np.sqrt(floor * np.mean(np.square(exact, dtype=np.float64)))
-    return (exact + rms * noise).astype(exact.dtype)
 
 
 def as_half(values: Array, *, overflows: bool = True, rounds: bool = True) -> Array:

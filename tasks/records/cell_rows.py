@@ -293,7 +293,7 @@ class WorkRow:
 
     cell: CellIdentity
     stage: str
-    """The stage that made the call: export, quantize, edge, lower, compare; or the stage itself: bundle, deploy,
+    """The stage that made the call: export, quantize, edge, lower, compare, cure; or the stage itself: bundle, deploy,
     execute, collect."""
     seconds: Seconds
     """Duration of the call or of the stage."""

@@ -22,10 +22,10 @@ class RepairRow:
     operators: tuple[str, ...]
     """The operators at which the change should remove error, the one with the largest error first."""
     predicted_db: Decibels | None
-    """Gain of the mean SNR that the error budget predicts; null for step 0."""
+    """Predicted gain of the number that the target is about, from the trial on the host; null for step 0."""
     measured_db: Decibels | None
-    """Gain of the mean SNR over the last accepted step, by the search's samples. Of several SoCs, the lowest SNR
-    counts. Null for step 0, and if the step was not measured or an SNR is infinite."""
+    """Gain of this number over the last accepted step, by the search's samples. Of several SoCs, the lowest one counts.
+    Null for step 0, and if the step was not measured or an SNR is infinite."""
     mean_snr_db: Decibels | None
     """SNR of the mean noise of this SoC's program over the search's samples; null if it is infinite or not measured."""
     final_snr_db: Decibels | None

@@ -29,6 +29,7 @@ _COST_OF_SAMPLES = 0.5  # less than that of an override: the scheme does not gro
 _COST_OF_SCHEME = 6.0  # of twice as large activations in the whole scheme
 _BITS_PER_BYTE = 8
 _Part = tuple[Cause, str]
+_STEPS: tuple[Cause, ...] = ("resolution", "device")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +69,7 @@ def candidates(
     method, *others = lowered.methods
     # The samples of a certificate have no effect.
     searched = tuple(row for row in comparison.outputs if row.sample < method.choosable)
-    parts = _energies(reported_budget(replace(comparison, outputs=searched)))
+    parts = energies(reported_budget(replace(comparison, outputs=searched)))
     if scheme.precision is not Precision.quantized or not parts or others:
         return []
     search = _Search(operator_facts(comparison, method), parts, scheme, lowered.program.size)
@@ -80,9 +81,9 @@ def candidates(
     return list(by_scheme.values())
 
 
-def _energies(shares: Sequence[ErrorShare]) -> dict[_Part, float]:
+def energies(shares: Sequence[ErrorShare]) -> dict[tuple[Cause, str], float]:
     """Return the energies of the parts of an output's error, divided by their sum. `shares`: of one output."""
-    known = {
+    known: dict[_Part, float] = {
         (share.cause, share.operator): share.share
         for share in shares
         if share.operator is not None and share.share is not None and share.share > 0
@@ -137,8 +138,8 @@ class _Search:
             yield from self._whole(("clipping",), f"{samples} calibration samples", clipped, changed, _COST_OF_SAMPLES)
         wider = WIDER.get(self._scheme.quant_dtype or "")
         if wider is not None:
-            changed, causes = replace(self._scheme, quant_dtype=wider), ("resolution", "device")
-            yield from self._whole(causes, "16-bit activations", list(self._facts), changed, _COST_OF_SCHEME)
+            changed = replace(self._scheme, quant_dtype=wider)
+            yield from self._whole(_STEPS, "16-bit activations", list(self._facts), changed, _COST_OF_SCHEME)
 
     def _whole(
         self, causes: tuple[Cause, ...], change: str, names: Sequence[str], scheme: SchemeConfig, cost: float

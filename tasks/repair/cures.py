@@ -67,7 +67,8 @@ def why_none(tried: Cures, found: Sequence[Cure], least_db: float) -> str:
         return "no change of the scheme removes its cause"
     refused = sum(trial.refused is not None for trial in tried.trials)
     best = max((cure.predicted_db for cure in found), default=None)
-    words = [f"of {len(tried.trials)} changes that were tried"]
+    number = len(tried.trials)
+    words = [f"of {number} change{'s' if number > 1 else ''} that {'were' if number > 1 else 'was'} tried"]
     words += [f"{refused} cannot be compiled"] if refused else []
     words += [f"none gains {least_db:g} dB (at most {best:+.1f} dB)"] if best is not None else []
     return ", ".join(words) if len(words) < 3 else f"{words[0]}, {words[1]} and {words[2]}"

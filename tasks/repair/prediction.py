@@ -70,9 +70,11 @@ def predicted_noise(device: Sequence[float], design: Sequence[float], changed: S
 def _predicted(device: float, design: float, changed: float) -> float:
     if math.inf in (device, design, changed):
         return changed
-    if device > _OWN * design:
-        return changed + device - design
-    return changed * device / design if design else changed
+    added = changed + device - design
+    if device > _OWN * design or not design:
+        return added
+    in_proportion = changed * device / design
+    return min(in_proportion, added) if device > design else in_proportion
 
 
 def gain_db(before: float, after: float) -> float:

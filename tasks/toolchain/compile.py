@@ -1,8 +1,9 @@
 """The compilation of one program. The operators that the backend accepts are delegated, then the program is emitted."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeVar
 
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from torch.export import ExportedProgram
@@ -11,6 +12,8 @@ from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.records import CompileFacts, ExpectedTensor
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.reference.operators import expected_instructions, logged_instruction_bytes
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,10 +45,17 @@ class Unavailable:
 def compile_edge(compiler: Compiler, edge: EdgeProgramManager, method: str, *, debug: bool) -> Compiled:
     """Delegate the operators that the backend accepts, and emit the program. Makes `edge` unusable."""
     log = DelegationLog()
+    edge = _delegated(compiler, edge, method, log, debug=debug)
+    return _emitted(edge, edge.to_executorch(), method, log)
+
+
+def _delegated(
+    compiler: Compiler, edge: EdgeProgramManager, method: str, log: DelegationLog, *, debug: bool
+) -> EdgeProgramManager:
     with compiler.session(debug=debug, log=log):
         for partitioner in compiler.partitioners(debug=debug, log=log):
             edge = edge.to_backend({method: partitioner})
-    return _emitted(edge, edge.to_executorch(), method, log)
+    return edge
 
 
 def compile_methods(compiler: Compiler, programs: Mapping[str, ExportedProgram]) -> list[Compiled]:
@@ -90,9 +100,23 @@ def try_compile(compiler: Compiler, edge: EdgeProgramManager, method: str, *, de
 
     An error of the toolchain is returned, because the shipping program can be measured without this program.
     """
+    # ExecuTorch cannot log the operators of every program that it can compile.
+    return _tried(lambda: compile_edge(compiler, edge, method, debug=debug))
+
+
+def try_delegation(compiler: Compiler, edge: EdgeProgramManager, method: str) -> tuple[dict[str, str], str | None]:
+    """Delegate the operators that the backend accepts, without a program. Makes `edge` unusable.
+
+    Return the compiler's messages on the operators that it refuses, by their names, and its error, if there is one.
+    """
+    log = DelegationLog()
+    delegated = _tried(lambda: _delegated(compiler, edge, method, log, debug=False))
+    return log.refusals, delegated.reason if isinstance(delegated, Unavailable) else None
+
+
+def _tried(call: Callable[[], Result]) -> Result | Unavailable:
     try:
-        return compile_edge(compiler, edge, method, debug=debug)
+        return call()
     except (AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise_shortage(error)
-        # ExecuTorch cannot log the operators of every program that it can compile.
         return Unavailable(f"{type(error).__name__}: {error}")

@@ -17,7 +17,7 @@ from tests.sample_records import CONV, LOWERED_METHOD, QUANTIZED_METHOD
 
 INPUT = Quantization(scale=(2.0,), zero_point=(0,), quant_min=0, quant_max=255, dtype="uint8", axis=None)
 DEQUANTIZE = "quantized_decomposed.dequantize_per_channel.default"
-LARGEST_BIAS = 2**31 - 128
+LARGEST_BIAS = 2**30
 
 
 def uses(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.errors import DeviceError
-from qnnsweep.tasks.records import Comparison, ErrorParts, ErrorShare, Quantization
+from qnnsweep.tasks.records import Comparison, Cures, ErrorParts, ErrorShare, Quantization, Trial
 from qnnsweep.tasks.records.vocabulary import CAUSES, Cause
 from qnnsweep.tasks.results.causes import causes
 from qnnsweep.tasks.results.diagnosis import diagnosis
@@ -188,3 +188,38 @@ def test_a_method_without_a_debug_program_is_named_although_another_method_has_o
     assert "Without the operators of decode, the causes of its error are unknown: already inserted." in diagnosed(cell)
     every = replace(cell, comparison=replace(COMPARISON, operators=(), budget=()))
     assert diagnosed(every).endswith("Without operators, the causes are unknown: already inserted.")
+
+
+@pytest.mark.parametrize(
+    ("noise", "refused", "sentence"),
+    [
+        (
+            (1e-6, 1e-5), None,
+            ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650` (16-bit float for the convolution "
+            "layers.0: +20.0 dB predicted, +20.0 to +25.0 dB per sample)."),
+        ),
+        (
+            (9e-4, 9e-4), None,
+            ("Next: no change of the scheme is known to help: of 1 change that was tried, none gains 1 dB "
+            "(at most +0.5 dB)."),
+        ),
+        (
+            (), "could not create op",
+            "Next: no change of the scheme is known to help: of 1 change that was tried, 1 cannot be compiled.",
+        ),
+    ],
+)  # fmt: skip
+def test_a_sentence_names_only_a_change_that_was_tried_and_helps(
+    planned: Request, noise: tuple[float, ...], refused: str | None, sentence: str
+) -> None:
+    rows = tuple(
+        replace(ANSWER, rung=rung, sample=sample, sample_name="ab"[sample], gap=replace(ANSWER.gap, snr_db=snr_db))
+        for rung in ("designed", "device")
+        for sample, snr_db in ((0, 35.0), (1, 30.0))
+    )
+    tried = Trial(
+        cause="weights", change="16-bit float", operators=("conv",), noise=noise, refused=refused,
+    )  # fmt: skip
+    cell = passed_cell(planned, comparison=replace(COMPARISON, outputs=rows), cures=Cures(trials=(tried,)))
+    assert diagnosed(cell).endswith(sentence)
+    assert "Next" not in diagnosed(replace(cell, cures=Cures(trials=())))

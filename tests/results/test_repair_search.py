@@ -12,6 +12,7 @@ from qnnsweep.tasks.errors import ToolchainError
 from qnnsweep.tasks.records import Cures, Trial
 from qnnsweep.tasks.repair.candidates import candidates
 from qnnsweep.tasks.results.outcome import CellResult
+from qnnsweep.tasks.results.repair import measurement, of_samples, shortfalls
 from qnnsweep.tasks.results.repair_search import Search, Step
 from tests.repair.sample_cells import ADD, CONVOLUTION, cell, operator, scheme
 from tests.sample_records import COMPARISON, EXPORTED, blob, passed_cell, with_method
@@ -200,3 +201,37 @@ def test_a_target_without_snr_counts_samples_and_operators(planned: Request) -> 
     search, _ = searched(cells, target, compilations=1)
     # The only sample of the search is classified as in eager PyTorch, and rightly.
     assert search.reason == "budget.compilations=1 is used up; 2 operators introduce error, the target is 0"
+
+
+def test_a_target_that_does_not_hold_on_unseen_samples_is_not_certified(planned: Request) -> None:
+    """The second sample, which the search has not seen, has 2 dB less."""
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 30.0)])
+    for target, is_certified in ((28.0, True), (29.0, False)):
+        search, _ = searched(cells, TargetConfig(final_snr_db=target))
+        assert search.reached
+        search.certify([of_samples(cell, [1]) for cell in search.accepted.complete])
+        assert search.reached is is_certified
+    assert search.reason == (
+        "not certified: the target holds on the samples of the search, but on unseen ones "
+        "final SNR 28.0 dB is below 29 dB"
+    )
+
+
+def test_a_target_without_unseen_samples_is_not_certified(planned: Request) -> None:
+    search, _ = searched(Cells(planned, [(BEFORE, 20.0)]), TargetConfig(final_snr_db=15.0))
+    assert search.reached
+    search.certify([])
+    assert (search.reached, search.reason.startswith("not certified: ")) == (False, True)
+
+
+def test_the_number_that_the_target_names_decides(planned: Request) -> None:
+    """The two samples have 20 and 18 dB: 18.9 dB of mean noise, and at least 18 dB at all samples but a tenth."""
+    for target, missing in (
+        (TargetConfig(mean_snr_db=19.0), "mean SNR 18.9 dB is below 19 dB"),
+        (TargetConfig(quantile_snr_db=19.0), "SNR of all but 10 % of the samples 18.0 dB is below 19 dB"),
+        (TargetConfig(quantile_snr_db=19.0, quantile=0.5), None),
+    ):
+        (cell,) = Cells(planned, [(BEFORE, 20.0)]).measure(BEFORE, False)
+        reached = measurement(cell)
+        assert reached is not None
+        assert next(shortfalls(reached, target), None) == missing

@@ -5,8 +5,7 @@ compiler merges the clamp into the operator that computes the value (docs/ladder
 reader the compiler is known to merge. Constants on a grid are already rounded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,14 +27,12 @@ def designed_outputs(
     input_qparams: Sequence[Quantization | None],
     design: Design,
     samples: Sequence[tuple[torch.Tensor, ...]],
-    floors: Mapping[int, float] | None = None,
 ) -> list[list[torch.Tensor]] | str:
     """Return the final outputs of every sample. `operators`: one per call of `graph`, with the grid of its value.
 
-    `floors`: see `Arithmetic`; by default the device computes exactly. If the host cannot compute an operator from
-    rounded values, or if a grid does not fit its tensor, return the reason.
+    If the host cannot compute an operator from rounded values, or if a grid does not fit its tensor, return the reason.
     """
-    arithmetic = replace(arithmetic_of(graph, operators, input_qparams, design), floors=floors or {})
+    arithmetic = arithmetic_of(graph, operators, input_qparams, design)
     kernels = HostKernels(graph, (), halves=arithmetic.halves)
     try:
         return list(_answers(arithmetic, kernels, samples))

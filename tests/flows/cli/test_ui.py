@@ -145,7 +145,7 @@ def test_connections_and_their_time_are_bounded(server: ReportServer, monkeypatc
 def test_the_first_page_is_the_history_and_leads_to_the_reports_and_to_the_cells(server: ReportServer) -> None:
     for path in ("/", "/index.html"):
         status, kind, page = answer(server, path)
-        assert (status, kind) == (200, "text/html; charset=utf-8")
+        assert (status, kind) == (200, page_kind())
         assert f'<a href="runs/{RUN}/report.html">2026-01-01 22:00</a>'.encode() in page
     assert answer(server, "/cells/digits_cnn~8a8w~SM8650.html")[0] == 200
     assert answer(server, "/cells/no~such~cell.html")[0] == 404

@@ -25,7 +25,7 @@ class Branching(torch.nn.Module):
 """
 MODEL = "defaults: [digits_cnn]\nname: branching\nfactory: branching:Branching\n"
 COMMAND = ("model=digits_cnn,branching", "scheme=fp32", "backend=portable", "measure.dump_operators=false")
-FAILED_CELL = ("quantize", "lower", "bundle", "measure", "compare")
+FAILED_CELL = ("quantize", "lower", "bundle", "measure", "compare", "cure")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

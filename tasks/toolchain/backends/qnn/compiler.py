@@ -188,7 +188,8 @@ class _RecordingSupport(QnnOperatorSupport):
         start = output_length()
         is_float = has_precision(node, self._overrides, _FLOAT16)
         with without_grids(node) if is_float else contextlib.nullcontext():
-            supported = super().is_node_supported(_, node)
+            # ExecuTorch delegates every node that dequantizes a constant, even if only the CPU reads it.
+            supported = node.name not in self.skip_node_id_set and super().is_node_supported(_, node)
         if not supported and node.op == "call_function":
             messages = "; ".join(errors(output_since(start)))
             skipped = "the scheme's overrides keep it on the CPU" if node.name in self.skip_node_id_set else ""
