@@ -16,7 +16,7 @@ import pytest
 
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.prepared.record import read_record
+from qnnsweep.tasks.toolchain.prepared.record import folder_of, read_record
 from tests.program import Program
 from tests.toolchain.prepared.conftest import WHEELS
 from tests.toolchain.prepared.conftest import user_sdk as user_sdk
@@ -99,13 +99,13 @@ def test_the_cells_of_the_same_release_differ_in_nothing_but_the_compilation(swe
     assert comparable(default, without=PER_COMPILATION) == comparable(same, without=PER_COMPILATION)
     assert default["outcome"] == "passed"
     assert default["outputs_sha256"] == same["outputs_sha256"]
-    folder = sweep.toolchains / "files" / "same"
+    folder = folder_of(sweep.toolchains, "same")
     assert (default["qnn_files"], same["qnn_files"]) == (None, read_record(folder).digest)
 
 
 def test_a_bridged_release_gets_every_setting_and_leaves_no_trace_in_the_program(sweep: Sweep) -> None:
     name = BRIDGED
-    record = read_record(sweep.toolchains / "files" / name)
+    record = read_record(folder_of(sweep.toolchains, name))
     assert record.bridge == "device structure"
     assert record.provisional is None
     (cell,) = sweep.rows("cells", name)
