@@ -51,7 +51,9 @@ def inspect(
             raise RequestError(f"{key}={file}: no such file")
     if 0 < len(given) < len(files) or (inputs and not given):
         raise RequestError(f"operators are compared with all of {', '.join(files)}; here is only {', '.join(given)}")
-    compared = _compared(program, *given.values(), inputs) if given else None
+    compared = None
+    if etrecord and etdump and debug_buffer:
+        compared = _compared(program, etrecord, etdump, debug_buffer, inputs)
     return Output(
         contents={"file": str(program), **asdict(contents), **(asdict(compared) if compared else {})},
         parts=[*_parts(program, contents), *(_comparison(compared) if compared else ())],

@@ -6,23 +6,6 @@ from qnnsweep.tasks.records.vocabulary import CheckStatus, ProgramName
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CompileSpec:
-    """An option of a delegate, in the form that the delegate's backend defines."""
-
-    key: str
-    value: bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CompiledDelegate:
-    """A delegated subgraph in a program: its backend, its options, and the bytes that the backend compiled."""
-
-    id: str
-    compile_specs: tuple[CompileSpec, ...]
-    processed: bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramTensor:
     """An input or output of a program."""
 

@@ -266,8 +266,7 @@ def _operators(identity: CellIdentity, cell: CellResult) -> Iterator[OperatorRow
             effect = effects.get((row.operator.name, row.sample)) if row.reference == "edge" else None
             yield operator_row(identity, row, roles[row.operator.method](row.sample), effect)
         for row in comparison.requantized:
-            role = roles[row.operator.method](row.sample)
-            yield replace(operator_row(identity, row, role), operator_index=None)
+            yield replace(operator_row(identity, row, roles[row.operator.method](row.sample)), operator_index=None)
     else:
         first = 0
         for lowered in cell.lowered.methods:

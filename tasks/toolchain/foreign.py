@@ -333,7 +333,7 @@ def _tensor(identifier: str, handles: tuple[int, ...], index: int) -> ExpectedTe
 def _capture(files: CapturedFiles, samples: int, outputs: int, store: Store) -> Capture:
     """Return the capture, with the final outputs that the log has."""
     etdump, buffer = store.put_file(files.etdump), store.put_file(files.buffer)
-    dump, data = read_etdump(store.read(etdump)), store.read(buffer)
+    dump, data = read_etdump(store.read(etdump)), memoryview(store.read(buffer))
     runs = sorted({event.run for event in dump.events if event.name == EXECUTION})
     finals: dict[str, torch.Tensor] = {}
     for sample, run in enumerate(runs):

@@ -14,8 +14,9 @@ from qnnsweep.conf.backends import OperatorRule, Rule
 from qnnsweep.conf.schema import RunnerKind, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.numerics.clock import MICROSECONDS, Clock
-from qnnsweep.tasks.records import CompiledDelegate, DelegateFacts, ProgramCheck
+from qnnsweep.tasks.records import DelegateFacts, ProgramCheck
 from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
+from qnnsweep.tasks.toolchain.backends.delegate import CompiledDelegate
 
 if TYPE_CHECKING:
     from qnnsweep.tasks.toolchain.backends.compiler import Compiler

@@ -2,10 +2,11 @@
 
 from collections import Counter
 
-from qnnsweep.tasks.records import Blob, CompiledDelegate, DelegateFacts, ProgramFacts, ProgramTensor
+from qnnsweep.tasks.records import Blob, DelegateFacts, ProgramFacts, ProgramTensor
 from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.backend import Backend
+from qnnsweep.tasks.toolchain.backends.delegate import CompiledDelegate
 from qnnsweep.tasks.toolchain.readback.pte import PteTensor, read_pte
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import (
-    CompiledDelegate,
     InspectedData,
     InspectedDelegate,
     InspectedMethod,
@@ -16,6 +15,7 @@ from qnnsweep.tasks.records import (
     InspectedProgram,
     InspectedTensor,
 )
+from qnnsweep.tasks.toolchain.backends.delegate import CompiledDelegate
 from qnnsweep.tasks.toolchain.backends.qnn.isolated import Graphs, graphs_of
 from qnnsweep.tasks.toolchain.backends.qnn.options import options_of
 from qnnsweep.tasks.toolchain.readback.pte import Pte, PteMethod, PteTensor, read_pte

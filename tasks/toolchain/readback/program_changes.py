@@ -71,7 +71,7 @@ def _keyed(row: Any, name: str) -> Hashable:
 
 def _changes(kind: str, a: Sequence[Any], b: Sequence[Any], key: Callable[[Any], Hashable]) -> Iterator[ProgramChange]:
     for before, after in _paired(a, b, key):
-        row = after if before is None else before
+        row: Any = after if before is None else before
         places = [getattr(row, name, None) for name in ("method", "subgraph")]
         where = " ".join(str(place) for place in places if place is not None)
         names = [getattr(row, name, None) for name in ("name", "operator", "option", "key", "backend")]

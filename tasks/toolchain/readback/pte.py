@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import CompiledDelegate, CompileSpec
+from qnnsweep.tasks.toolchain.backends.delegate import CompiledDelegate, CompileSpec
 from qnnsweep.tasks.toolchain.fbs import layout
 from qnnsweep.tasks.toolchain.readback.etdump import SCALAR_TYPES
 

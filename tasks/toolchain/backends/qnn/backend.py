@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from qnnsweep.conf.schema import RunnerKind, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import CompiledDelegate, DelegateFacts, ProgramCheck
+from qnnsweep.tasks.records import DelegateFacts, ProgramCheck
 from qnnsweep.tasks.toolchain.backends.backend import Backend, DoctorCheck
 from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
+from qnnsweep.tasks.toolchain.backends.delegate import CompiledDelegate
 from qnnsweep.tasks.toolchain.backends.qnn.limits import CHIPSETS, OPERATOR_RULES, RULES
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import CompiledDelegate, DelegateFacts
+from qnnsweep.tasks.records import DelegateFacts
+from qnnsweep.tasks.toolchain.backends.delegate import CompiledDelegate
 from qnnsweep.tasks.toolchain.fbs import layout
 
 _COMPILE_SPEC = "qnn_compile_spec"  # QCOM_QNN_COMPILE_SPEC of ExecuTorch
