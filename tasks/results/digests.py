@@ -40,4 +40,4 @@ def _flat(key: str, value: object) -> Iterator[tuple[str, str]]:
         for index, item in enumerate(cast("list[object]", value)):
             yield from _flat(f"{key}[{index}]", item)
     elif value not in (None, [], ()):
-        yield key, value.name if isinstance(value, Enum) else str(value)
+        yield key, value.name if isinstance(value, Enum) else str(cast("object", value))
