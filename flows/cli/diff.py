@@ -68,6 +68,7 @@ def _files(file_a: Path, file_b: Path) -> Output:
     changes = program_changes(read_program(file_a, "RUN_A"), read_program(file_b, "RUN_B"))
     return Output(
         contents={"a": str(file_a), "b": str(file_b), "changes": [asdict(change) for change in changes]},
+        schema="diff files",
         parts=[_table(changes), f"{plural(len(changes), 'difference')}, {file_a} -> {file_b}"],
         exit_code=NOT_ALL_PASSED if changes else PASSED,
     )
@@ -83,6 +84,7 @@ def _programs(words: Words, run_a: str, run_b: str) -> Output:
     lost = f", {plural(len(difference.only_in_a), 'program')} lost" if difference.only_in_a else ""
     return Output(
         contents=asdict(difference),
+        schema="diff --programs",
         parts=[*parts, f"{counts}{lost}, {difference.run_a} -> {difference.run_b}"],
         exit_code=NOT_ALL_PASSED if differing or difference.only_in_a else PASSED,
     )

@@ -11,6 +11,7 @@ from qnnsweep.flows.cli.devices import DeviceStatus
 from qnnsweep.flows.repro import Reproducer
 from qnnsweep.flows.runs.culprit import Culprit
 from qnnsweep.flows.runs.diff import Difference
+from qnnsweep.flows.runs.program_diff import ProgramDifference
 from qnnsweep.flows.runs.qualification import Qualification
 from qnnsweep.tasks.records import InspectedProgram, Simulated
 from qnnsweep.tasks.storage.integrity import Verification
@@ -18,6 +19,7 @@ from qnnsweep.tasks.storage.inventory import Inventory
 from qnnsweep.tasks.storage.retention import PrunePlan
 from qnnsweep.tasks.toolchain.backends.backend import DoctorCheck
 from qnnsweep.tasks.toolchain.prepared.record import ProbedProperty
+from qnnsweep.tasks.toolchain.readback.program_changes import ProgramChange
 
 _described = with_config(ConfigDict(use_attribute_docstrings=True))
 
@@ -196,6 +198,12 @@ class Toolchains(TypedDict):
     toolchains: Sequence[Toolchain]
 
 
+class ProgramChanges(TypedDict):
+    a: str
+    b: str
+    changes: Sequence[ProgramChange]
+
+
 @_described
 class Problem(TypedDict):
     message: str
@@ -219,7 +227,17 @@ PRINTED: dict[str, tuple[Any, dict[str, Any]]] = {
     "recompare": (RunSummary, {}),
     "search": (Search, {}),
     "plan": (Plan, {}),
-    "inspect": (InspectedProgram, {"file": str}),
+    "inspect": (
+        InspectedProgram,
+        {
+            "file": str,
+            "compared_operators": NotRequired[Sequence[Mapping[str, Any]]],
+            "outputs": NotRequired[Sequence[Mapping[str, Any]]],
+            "inspector_failed": NotRequired[str | None],
+        },
+    ),
+    "diff files": (ProgramChanges, {}),
+    "diff --programs": (ProgramDifference, {}),
     "devices": (None, {"devices": Sequence[DeviceStatus]}),
     "doctor": (None, {"checks": Sequence[DoctorCheck]}),
     "diff": (Difference, {"regressions": int, "lost": int, "page": str | None}),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired, get_args, get_origin
 
 import typer
 
@@ -50,10 +50,12 @@ def _schema(name: str, record: Any, others: Mapping[str, Any]) -> dict[str, Any]
     whole: dict[str, Any] = of(record) if record else {"type": "object"}
     definitions = dict(whole.pop("$defs", {}))
     properties = {"schema": {"const": f"qnnsweep/{name}/{JSON_VERSION}"}, **whole.get("properties", {})}
+    required = ["schema", *whole.get("required", ())]
     for key, hint in others.items():
-        properties[key] = of(hint)
+        is_optional = get_origin(hint) is NotRequired
+        properties[key] = of(get_args(hint)[0] if is_optional else hint)
         definitions |= properties[key].pop("$defs", {})
-    required = ["schema", *whole.get("required", ()), *others]
+        required += [] if is_optional else [key]
     whole |= {"properties": properties, "required": required} | ({"$defs": definitions} if definitions else {})
     for part in (whole, *definitions.values()):
         if "additionalProperties" not in part:

@@ -1,13 +1,16 @@
-"""The inputs of a cell in the table `cells`: their digests, by which `plan` finds equal cells, and their keys, by which
-a history and `diff` say what changed."""
+"""What a cell was run with, in the table `cells`: when, digests, by which `plan` finds equal cells, and the keys of its
+inputs, by which a history and `diff` say what changed."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
+from datetime import datetime
 from enum import Enum
 from typing import cast
 
 from qnnsweep.conf.masking import MASK, names_secret
 from qnnsweep.conf.schema import Request
+from qnnsweep.tasks.records import Capture
 from qnnsweep.tasks.records.cell_rows import InputDigests
 from qnnsweep.tasks.storage.digest import digest
 
@@ -32,6 +35,19 @@ def settings(request: Request) -> tuple[str, ...]:
     )
 
 
+def started(run_id: str) -> str | None:
+    """Return the time with which the id of a run begins."""
+    with suppress(ValueError):
+        return datetime.strptime(f"{run_id[:16]}+0000", "%Y%m%dT%H%M%SZ%z").isoformat()
+    return None
+
+
+def outputs_sha256(capture: Capture) -> str:
+    """Return the digest of the final outputs of all methods. That of an only method is the digest of its file."""
+    digests = [method.outputs.sha256 for method in capture.methods]
+    return digests[0] if len(digests) == 1 else digest(digests)
+
+
 def _flat(key: str, value: object) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for name, item in cast("Mapping[object, object]", value).items():
@@ -40,4 +56,4 @@ def _flat(key: str, value: object) -> Iterator[tuple[str, str]]:
         for index, item in enumerate(cast("list[object]", value)):
             yield from _flat(f"{key}[{index}]", item)
     elif value not in (None, [], ()):
-        yield key, value.name if isinstance(value, Enum) else str(value)
+        yield key, value.name if isinstance(value, Enum) else str(cast("object", value))

@@ -1,9 +1,7 @@
 """The rows of every table, made from the results of the cells."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import fields, replace
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -19,7 +17,6 @@ from qnnsweep.tasks.numerics.timing import spread
 from qnnsweep.tasks.numerics.verdict import worst_operator
 from qnnsweep.tasks.records import (
     AtlasRow,
-    Capture,
     Command,
     Comparison,
     ErrorShare,
@@ -55,11 +52,10 @@ from qnnsweep.tasks.records.operator_rows import (
 from qnnsweep.tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, SampleRole, TimedOn
 from qnnsweep.tasks.results.diagnosis import diagnosis
-from qnnsweep.tasks.results.digests import input_digests, settings
+from qnnsweep.tasks.results.digests import input_digests, outputs_sha256, settings, started
 from qnnsweep.tasks.results.handed_on import row_of, without_folder
 from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, judge
-from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.toolchain.workers.supervisor import CallCost
 
 
@@ -129,7 +125,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         execute_s=sum(result.command.seconds for result in capture.results) if capture else None,
         measured_run=capture.measured_run if capture else None,
         sent_bytes=capture.bytes_sent if capture else None,
-        outputs_sha256=_outputs_sha256(capture) if capture else None,
+        outputs_sha256=outputs_sha256(capture) if capture else None,
         pte_bytes=lowered.program.size if lowered else None,
         debug_pte_bytes=debug_bytes or None,
         delegated_nodes=sum(row.delegated for row in delegation) if lowered else None,
@@ -166,19 +162,12 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
         worst_operator_effect_snr_db=worst.effect_snr_db if worst else None,
         toolchain=cell.toolchain or toolchain,
         log=_log(cell),
-        started=_started(identity.run_id),
+        started=started(identity.run_id),
         verb=verb,
         farm=request.farm.name if request.pool else None,
         digests=input_digests(request, cell.code),
         settings=settings(request),
     )
-
-
-def _started(run_id: str) -> str | None:
-    """Return the time with which the id of a run begins."""
-    with suppress(ValueError):
-        return datetime.strptime(f"{run_id[:16]}+0000", "%Y%m%dT%H%M%SZ%z").isoformat()
-    return None
 
 
 def _role_of_output(cell: CellResult, output: OutputComparison) -> SampleRole | None:
@@ -198,12 +187,6 @@ def _compile_fact(methods: Sequence[LoweredMethod], name: str) -> int | None:
 def _seconds(record: ExportedModel | QuantizedModel | LoweredProgram | None, stage: str) -> float | None:
     """Return the duration of the call of a stage that made the record."""
     return next((call.seconds for call in record.made if call.stage == stage), None) if record else None
-
-
-def _outputs_sha256(capture: Capture) -> str:
-    """Return the digest of the final outputs of all methods. That of an only method is the digest of its file."""
-    digests = [method.outputs.sha256 for method in capture.methods]
-    return digests[0] if len(digests) == 1 else digest(digests)
 
 
 def _context_fact(methods: Sequence[LoweredMethod], name: str, form: str = "{}") -> str | None:
