@@ -82,4 +82,4 @@ def _key_inputs(
     return lowered, comparison, changes
 
 
-cure_task = stage(cure, version=5, key_inputs=_key_inputs)
+cure_task = stage(cure, version=6, key_inputs=_key_inputs)

@@ -59,7 +59,13 @@ def _quantizer() -> Iterator[str]:
 
 def _is_expressible(override: SchemeOverride) -> bool:
     selects_a_node = override.node is not None and override.module is None and override.operator is None
-    others = (override.precision, override.share_clamp, override.as_conv2d)
+    others = (
+        override.precision,
+        override.share_clamp,
+        override.as_conv2d,
+        override.constant_range,
+        override.least_weight_scale,
+    )
     return selects_a_node and not set("*?[") & set(override.node or "") and all(other is None for other in others)
 
 

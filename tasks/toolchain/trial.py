@@ -31,6 +31,10 @@ _LEFT_BY_16_BITS = 0.1
 """The part of the error of 8-bit weights that 16-bit weights leave. HTP's kernels compute with fewer bits: on v75, the
 final outputs of small networks gain 7 to 19 dB at most, and 10 dB in the median."""
 
+_NOISE_OF_FLOAT16 = 1e-7
+"""The noise of some roundings to the 11 bits of a float16: of the inputs that a float16 operator reads from a grid, of
+its weights, and of its result, each with about 77 dB. The rung `designed` rounds the results alone."""
+
 
 def try_scheme(
     before: LoweredMethod,
@@ -61,6 +65,8 @@ def try_scheme(
             return [], of_coarse
         pairs = zip(noise, of_coarse, strict=True)
         noise = [fine + _LEFT_BY_16_BITS * max(most - fine, 0.0) for fine, most in pairs]
+    if any(override.precision is OverridePrecision.float16 for override in changed.overrides):
+        noise = [of_sample + _NOISE_OF_FLOAT16 for of_sample in noise]
     if max(noise, default=0.0) > most_noise:
         return noise, None
     names = {operators[index].name for index in _changed(before.operators, operators, scheme, changed)}
