@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -77,7 +77,7 @@ def _timm(name: str) -> Callable[[], Made]:
     def made() -> Made:
         import timm
 
-        module = timm.create_model(name, pretrained=False)
+        module = cast(Any, timm.create_model(name, pretrained=False))
         return module, [torch.randn(1, *module.default_cfg["input_size"]) for _ in range(4)]
 
     return made

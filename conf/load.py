@@ -107,7 +107,7 @@ def _recorded_value(group: str, plain: dict[str, Any], overrides: Sequence[Overr
     try:
         given = {"factory": "", **plain} if group == "model" else plain
         config = OmegaConf.create({group: OmegaConf.merge(OmegaConf.structured(KINDS[group]), given)})
-        ConfigLoaderImpl._apply_overrides_to_config([*overrides], config)
+        ConfigLoaderImpl._apply_overrides_to_config([*overrides], config)  # pyright: ignore[reportPrivateUsage]
         value: Any = cast(dict[str, Any], OmegaConf.to_object(config))[group]
     except (OmegaConfBaseException, HydraException) as error:
         raise ValueError(f"{group}: {error}") from error

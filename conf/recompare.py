@@ -59,7 +59,7 @@ def recorded(plan: Plan) -> dict[str, Any]:
         known = values.setdefault(group, {})
         return known.setdefault(texts.get(id(value)) or texts.setdefault(id(value), _text(group, value)), len(known))
 
-    cells = []
+    cells: list[dict[str, Any]] = []
     for cell in plan.cells:
         request = cell.request
         numbers = {group: number(group, getattr(request, group)) for group in KINDS if group != "device"}

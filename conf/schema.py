@@ -182,8 +182,8 @@ class MeasureConfig:
     """Whether to compute which operator, and which of its causes, has which share of the final outputs' error. This
     needs `replay`."""
     cures: Natural = 3
-    """How many changes of the scheme are tried on the host, all samples and the compiler included, before one of them
-    is printed as the next step. With 0, none is printed."""
+    """How many changes of the scheme are tried at most, on the host, all samples and the compiler included, until one
+    helps, which is printed as the next step. With 0, none is printed."""
     references: list[Annotated[str, choice(OPERATOR_REFERENCES, "reference")]] = field(default_factory=lambda: ["edge"])
     """The graphs that operators are compared with. `edge` is always used, and only `edge` shows introduced error.
     `exported` is the float program of torch.export. `quantized` is the graph after the conversion by pt2e."""

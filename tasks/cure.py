@@ -1,7 +1,6 @@
 """The stage cure: LoweredProgram + Comparison + scheme -> Cures, the changes of the scheme that were tried."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +10,7 @@ from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.errors import RequestError, ToolchainError
 from qnnsweep.tasks.records import Comparison, Cures, LoweredProgram, Trial
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
+from qnnsweep.tasks.repair.cures import OF_USE_DB, cures
 from qnnsweep.tasks.repair.prediction import noise_of_design
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
@@ -18,7 +18,7 @@ from qnnsweep.tasks.toolchain import entrypoints
 from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 from qnnsweep.tasks.toolchain.workers.supervisor import CallResult
 
-_OF_USE_DB = 0.5
+_COMPILED_FROM_DB = 0.5
 """The gain at the rung `designed` from which the changed operators are compiled."""
 
 
@@ -33,10 +33,10 @@ def cure(
     store: Store,
     workers: WorkerPool,
 ) -> Cures:
-    """Try changes of the scheme on all samples of the cell, without a device.
+    """Try changes of the scheme on all samples of the cell, without a device, until one helps.
 
-    `count`: how many changes are tried. A model with several methods or with states, and a float scheme, have none. A
-    change that the quantizer, the host or the compiler refuses is a trial with the reason.
+    `count`: how many changes are tried at most. A model with several methods or with states, and a float scheme, have
+    none. A change that the quantizer, the host or the compiler refuses is a trial with the reason.
     """
     if lowered.model.driven is not None or lowered.methods[0].exported.method is not None:
         return Cures(trials=())
@@ -45,18 +45,20 @@ def cure(
         for candidate in candidates(comparison, lowered, scheme)
         if excluded_scheme(kind, soc, candidate.scheme) is None
     ]
-    most_noise = max(noise_of_design(comparison, lowered.methods[0].choosable), default=0.0) / 10 ** (_OF_USE_DB / 10)
+    of_design = noise_of_design(comparison, lowered.methods[0].choosable)
+    most_noise = max(of_design, default=0.0) / 10 ** (_COMPILED_FROM_DB / 10)
     subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
     silent = workers.reporting(lambda: None)  # the first call reports the start
-
-    def tried(number: int, candidate: Candidate) -> Trial:
-        pool = silent if number else workers
+    trials: list[Trial] = []
+    for candidate in possible[:count]:
+        pool = silent if trials else workers
         given = lowered.methods[0], scheme, candidate.scheme, kind, soc, most_noise, store
-        return _trial(candidate, partial(pool.call, "cure", entrypoints.try_scheme, *given, subject=subject))
-
-    with ThreadPoolExecutor(max(workers.parallel, 1)) as threads:  # which only wait
-        trials = threads.map(tried, range(count), possible[:count])
-        return Cures(trials=tuple(trials))
+        trial = _trial(candidate, partial(pool.call, "cure", entrypoints.try_scheme, *given, subject=subject))
+        trials.append(trial)
+        found = cures(Cures(trials=(trial,)), comparison, lowered, scheme)
+        if any(cure.predicted_db >= OF_USE_DB for cure in found):
+            break
+    return Cures(trials=tuple(trials))
 
 
 def _trial(candidate: Candidate, call: Callable[[], CallResult[tuple[list[float], str | None]]]) -> Trial:
@@ -82,4 +84,4 @@ def _key_inputs(
     return lowered, comparison, changes
 
 
-cure_task = stage(cure, version=6, key_inputs=_key_inputs)
+cure_task = stage(cure, version=7, key_inputs=_key_inputs)

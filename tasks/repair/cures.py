@@ -16,6 +16,9 @@ from qnnsweep.tasks.repair.prediction import (
     predicted_noise,
 )
 
+OF_USE_DB = 1.0
+"""The least predicted gain of a change that is said."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cure:

@@ -7,15 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from qnnsweep.tasks.numerics.reported import reported_output
 from qnnsweep.tasks.records import Comparison, LoweredProgram, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
-from qnnsweep.tasks.repair.cures import Cure, cures, why_none
+from qnnsweep.tasks.repair.cures import OF_USE_DB, Cure, cures, why_none
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
 from qnnsweep.tasks.results.causes import causes
 from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, on_device, problem
 from qnnsweep.tasks.results.step_sentences import step_sentences
-
-_SAID_DB = 1.0
-"""The least predicted gain of a change that is named."""
 
 
 def diagnosis(cell: CellResult, judged: Judgement) -> str:
@@ -35,7 +32,7 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
 def first_cure(cell: CellResult) -> Cure | None:
     """Return the change of the scheme that the cell's sentence names; None if it names none."""
     found = _cures(cell)
-    return next((cure for cure in found if cure.predicted_db >= _SAID_DB), None)
+    return next((cure for cure in found if cure.predicted_db >= OF_USE_DB), None)
 
 
 def _cures(cell: CellResult) -> list[Cure]:
@@ -52,7 +49,7 @@ def _next(cell: CellResult) -> Iterator[str]:
     first, request = first_cure(cell), cell.request
     if first is None:
         if cell.cures is not None and cell.cures.trials:
-            yield f"Next: no change of the scheme is known to help: {why_none(cell.cures, _cures(cell), _SAID_DB)}."
+            yield f"Next: no change of the scheme is known to help: {why_none(cell.cures, _cures(cell), OF_USE_DB)}."
         return
     model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
     words = [*model, f"scheme={request.scheme.name}"]
