@@ -180,7 +180,7 @@ def test_a_prune_keeps_what_the_remaining_run_needs(program: Program, artifacts:
     ran = program.run("cache", "prune", "--json", *others, f"--artifacts={artifacts}")
     removed = passed_result_of(ran)
     assert tables.runs(Store(artifacts)) == [remaining]
-    assert sorted(path.name for path in (artifacts / "runs").iterdir()) == [remaining, "index.html"]
+    assert sorted(path.name for path in (artifacts / "runs").iterdir()) == [remaining]
     assert removed["results"]
     assert removed["blobs"]
     assert removed["left"] == json.loads(program.run("cache", "--json", f"--artifacts={artifacts}").stdout)["bytes"]
@@ -199,7 +199,7 @@ def test_retention_removes_old_runs_at_the_end_of_a_sweep(program: Program, arti
     ran = program.run("run", "--json", *SMALL, "reuse=capture", "retention.keep_runs=1", f"artifacts={artifacts}")
     run_id = passed_result_of(ran)["run_id"]
     assert tables.runs(Store(artifacts)) == [run_id]
-    assert sorted(path.name for path in (artifacts / "runs").iterdir()) == [run_id, "index.html"]
+    assert sorted(path.name for path in (artifacts / "runs").iterdir()) == [run_id]
 
 
 def test_two_sweeps_at_once_in_one_folder_leave_complete_files(program: Program, tmp_path: Path) -> None:
