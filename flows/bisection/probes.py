@@ -127,7 +127,8 @@ class Probes:
             if self._has_end([point]):
                 raise
             return error
-        return replace(cell, request=replace(cell.request, reuse=Reuse.capture))
+        measure = replace(cell.request.measure, cures=0)  # the answer of a probe needs no cure
+        return replace(cell, request=replace(cell.request, reuse=Reuse.capture, measure=measure))
 
     def _run(self, cells: Sequence[PlannedCell], has_end: bool) -> list[CellResult | RequestError]:
         if not cells:

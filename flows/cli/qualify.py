@@ -68,7 +68,8 @@ def _overrides(before: str, after: str, overrides: list[str]) -> list[str]:
         raise RequestError("A and B are the same toolchain; `qnnsweep toolchain list` lists all", key="B", value=after)
     if any(word.lstrip("+~").partition("=")[0] == "toolchain" for word in overrides):
         raise RequestError("toolchain=: the toolchains are the arguments A and B; leave this override out")
-    is_decided = any(word.lstrip("+~").partition("=")[0] == "try_impossible" for word in overrides)
-    tried = [] if is_decided else ["try_impossible=true"]
+    given = {word.lstrip("+~").partition("=")[0] for word in overrides}
+    own = {"try_impossible": "true", "measure.cures": "0"}
+    tried = [f"{key}={value}" for key, value in own.items() if key not in given]
     has_cells = any(not word.startswith("artifacts=") for word in overrides)
     return [*([] if has_cells else _DEFAULT_OVERRIDES), *overrides, *tried, f"toolchain={before},{after}"]

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 NAMED = "planted:Thing"
 MODULE = "import os\nos.close(os.open(os.environ['PLANTED'], os.O_CREAT))\ndef Thing(*_, **__): ...\n"
 CELL = "small_net/8a8w/SM8650"
-SMALL = ("model=small_net", "scheme=8a8w", "soc=SM8650", "measure.operator_samples=1")
+SMALL = ("model=small_net", "scheme=8a8w", "soc=SM8650", "measure.operator_samples=1", "measure.cures=0")
 WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "run": (SMALL,),
     "plan": (SMALL,),

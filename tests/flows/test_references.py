@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 DIGITS = (
     *("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2"),
     "measure.operator_samples=1",
+    "measure.cures=0",
 )
 
 

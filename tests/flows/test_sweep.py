@@ -24,6 +24,7 @@ pytestmark = pytest.mark.toolchain
 DIGITS = (
     *("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "limits.parallel=2"),
     "measure.operator_samples=1",
+    "measure.cures=0",
 )
 HISTORY = {"value", "nights", "level", "noise", "floor", "verdict", "runs", "values"}
 """The columns of `trends` that depend on earlier runs."""

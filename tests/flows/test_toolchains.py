@@ -23,7 +23,13 @@ from tests.toolchain.prepared.conftest import user_sdk as user_sdk
 
 pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
-OVERRIDES = ("model=digits_cnn", "model.evaluation.count=8", "model.calibration.count=32", "measure.operator_samples=1")
+OVERRIDES = (
+    "model=digits_cnn",
+    "model.evaluation.count=8",
+    "model.calibration.count=32",
+    "measure.operator_samples=1",
+    "measure.cures=0",
+)
 RELEASE = "2.51"
 BRIDGED = f"qnn-{RELEASE}"
 NAMES = {"run_id", "toolchain"}
