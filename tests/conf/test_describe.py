@@ -15,7 +15,7 @@ REFUSALS = {
     "modle=x": f"modle: no such key; did you mean model? {KEYS}",
     "measur.iterations=3": f"measur: no such key; did you mean measure? {KEYS}",
     "measure.iteration=3": (
-        "measure.iteration: no such key; did you mean iterations? in measure: budget, debug_buffer_bytes, "
+        "measure.iteration: no such key; did you mean iterations? in measure: budget, cures, debug_buffer_bytes, "
         "dump_operators, iterations, metrics, operator_samples, performance_mode, profile_level, references, replay, "
         "warm_up"
     ),
@@ -32,7 +32,7 @@ REFUSALS = {
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
     "measure=3": (
         "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, replay, "
-        "budget, references, debug_buffer_bytes, profile_level, metrics"
+        "budget, cures, references, debug_buffer_bytes, profile_level, metrics"
     ),
     "artifacts=null": "artifacts=null: text",
     "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",

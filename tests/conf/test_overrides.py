@@ -180,6 +180,8 @@ VALUES = {
     "quant_dtype": st.sampled_from(["8a8w", "16a8w", "8a4w"]),
     "observer": st.sampled_from(["MinMaxObserver", "HistogramObserver"]),
     "range": st.sampled_from([[0.0, 6.0], [-1.0, 1.0]]),
+    "constant_range": st.sampled_from([[0.0, 6.0], [-1.0, 1.0]]),
+    "least_weight_scale": st.sampled_from([1e-6, 1e-5]),
     "symmetric": st.booleans(),
     "per_channel": st.booleans(),
     "block_size": st.sampled_from([[1, 16], [1, 32]]),
