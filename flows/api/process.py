@@ -57,7 +57,10 @@ def call(words: Sequence[str], *, progress: bool = True) -> dict[str, Any]:
 
 def _answer(exit_code: int, printed: Sequence[str], said: Sequence[str]) -> dict[str, Any]:
     try:
-        return json.loads(printed[-1])
+        found = json.loads(printed[-1])
+        if "error" not in found:
+            return found
+        raise _ERRORS.get(exit_code, QnnsweepError)(found["error"]["message"])
     except (IndexError, ValueError):
         errors = [line.removeprefix(_PROGRAM) for line in said if line.startswith(_PROGRAM)]
         message = errors[-1] if errors else "\n".join(said[-20:]) or f"the command ended with exit code {exit_code}"

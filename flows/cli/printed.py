@@ -6,7 +6,7 @@ from typing import Any, NotRequired
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from qnnsweep.flows.bisection.certificate import CertifiedFlip
+from qnnsweep.flows.bisection.certificate import CertifiedSide, OperatorChange
 from qnnsweep.flows.cli.devices import DeviceStatus
 from qnnsweep.flows.repro import Reproducer
 from qnnsweep.flows.runs.culprit import Culprit
@@ -198,6 +198,14 @@ class Toolchains(TypedDict):
     toolchains: Sequence[Toolchain]
 
 
+class Flip(TypedDict):
+    before: CertifiedSide
+    after: CertifiedSide
+    between: Sequence[CertifiedSide]
+    operators: Sequence[OperatorChange]
+    operator: str | None
+
+
 class ProgramChanges(TypedDict):
     a: str
     b: str
@@ -248,7 +256,7 @@ PRINTED: dict[str, tuple[Any, dict[str, Any]]] = {
             **dict.fromkeys(("run_id", "reason", "oracle", "key", "report", "page"), str),
             "points": Sequence[Mapping[str, Any]],
             "smallest": Sequence[str],
-            "flips": Sequence[CertifiedFlip],
+            "flips": Sequence[Flip],
         },
     ),
     "repair": (Repair, {}),

@@ -33,6 +33,7 @@ DIFFERENT = {
     "run_id",
     "execute_s",
     "measured_run",
+    "started",
     "latency_p50_ms",
     "raw",
     "log",

@@ -226,7 +226,7 @@ def test_an_operator_that_no_cell_has_is_one_line(bisecting: Bisecting, seven: d
     commits = bisecting.commits
     ran = bisecting.run(f"executorch={commits.at(2)}..{commits.names[3]}", "--oracle=aten_linear.share>0.5")
     line = ran.stderr.splitlines()[-1]
-    assert (ran.returncode, ran.stdout) == (2, "")
+    assert (ran.returncode, f"qnnsweep: {json.loads(ran.stdout)['error']['message']}") == (2, line)
     assert line.startswith(
         "qnnsweep: --oracle=aten_linear: no such operator; did you mean aten_linear_default? one of "
     )
@@ -254,7 +254,7 @@ def test_a_mistake_is_one_line_before_any_work(bisecting: Bisecting, words: tupl
 def test_a_folder_of_toolchains_that_cannot_be_written_is_one_line(bisecting: Bisecting) -> None:
     words = bisecting.words(f"executorch={bisecting.commits.at(2)}", "", ORACLE)
     ran = bisecting.program.run(*words, QNNSWEEP_TOOLCHAINS="/dev/null/toolchains")
-    assert (ran.returncode, ran.stdout) == (2, "")
+    assert (ran.returncode, json.loads(ran.stdout)["error"]["exit_code"]) == (2, 2)
     assert ran.stderr.splitlines()[-1] == (
         "qnnsweep: cannot write /dev/null/toolchains/partial: Not a directory; free some space there, make it "
         "writable, or set QNNSWEEP_TOOLCHAINS to another folder"

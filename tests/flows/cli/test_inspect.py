@@ -25,7 +25,8 @@ def test_a_program_is_shown_in_tables_and_as_json(capsys: pytest.CaptureFixture[
 
 def test_equal_programs_have_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line(["diff", str(LLAMA), str(LLAMA), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"a": str(LLAMA), "b": str(LLAMA), "changes": []}
+    printed = {"schema": "qnnsweep/diff files/1", "a": str(LLAMA), "b": str(LLAMA), "changes": []}
+    assert json.loads(capsys.readouterr().out) == printed
 
 
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
