@@ -253,7 +253,8 @@ PRINTED: dict[str, tuple[Any, dict[str, Any]]] = {
     "bisect": (
         None,
         {
-            **dict.fromkeys(("run_id", "reason", "oracle", "key", "report", "page"), str),
+            **dict.fromkeys(("run_id", "reason", "oracle", "report", "page"), str),
+            "key": str | None,
             "points": Sequence[Mapping[str, Any]],
             "smallest": Sequence[str],
             "flips": Sequence[Flip],

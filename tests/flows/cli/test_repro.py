@@ -129,7 +129,7 @@ def test_the_annotation_for_github_is_at_the_line_of_the_model_that_introduces_t
     module = artifacts.parent / "conf" / "sign_net.py"
     (line,) = (number for number, text in enumerate(module.read_text().splitlines(), 1) if "self.conv(" in text)
     ran = program.run("report", "--format", "github", f"artifacts={artifacts}")
-    place = f"file={module},line={line},title=The device computes {CONVOLUTION} differently"
+    place = f"file={module.name},line={line},title=The device computes {CONVOLUTION} differently"
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith(f"::warning {place}::{CONVOLUTION} in {CELL}/qnn/local: introduces an error, ")
     assert ran.stdout.count("\n") == 1
