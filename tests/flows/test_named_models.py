@@ -98,6 +98,7 @@ def test_a_name_that_the_library_lacks_ends_in_one_line(user: Program) -> None:
 def test_a_file_is_written_with_the_inputs_and_runs_as_the_name_does(user: Program) -> None:
     ran = user.run("init", "model", "my_net.py:make", "samples=features.npy", "--name", "mine_1", "--json")
     assert json.loads(ran.stdout) == {
+        "schema": "qnnsweep/init model/1",
         "file": "mine_1.yaml",
         "model": "mine_1",
         "inputs": [{"name": "features", "shape": [1, 6], "dtype": "float32"}],

@@ -70,6 +70,7 @@ def test_two_equal_runs_have_no_difference(program: Program, request_8a8w: Reque
         "device": "local",
     }
     assert json.loads(ran.stdout) == {
+        "schema": "qnnsweep/diff/1",
         "run_a": RUNS[0],
         "run_b": RUNS[1],
         "only_in_a": [],
