@@ -19,6 +19,7 @@ TIMES = {
         "log",
         "measured_run",
         "sent_bytes",
+        "started",
     },  # the log of a runner that failed has times in it
     "profile": {"p10", "p50", "p90", "mean", "minimum", "maximum", "raw"},
     "modules": {"p10", "p50", "p90", "mean", "minimum", "maximum", "own_mean", "share"},

@@ -89,9 +89,7 @@ def test_a_run_that_is_cancelled_in_the_ui_ends_its_workers(
                 prefect_api, "POST", f"/deployments/{deployment['id']}/create_flow_run",
                 parameters={"overrides": [*SMALL, f"artifacts={tmp_path}"]}, state={"type": "SCHEDULED"},
             )  # fmt: skip
-            wait_until(lambda: list((tmp_path / "partial").glob("*/*")), RUN_S, "a worker runs")
-            working = psutil.Process(serving.pid).children(recursive=True)
-            assert any("workers.server" in command_of(process.pid) for process in working)
+            working = wait_until(lambda: with_worker(serving.pid), RUN_S, "a worker runs")
             api_call(prefect_api, "POST", f"/flow_runs/{run['id']}/set_state", state={"type": "CANCELLING"})
             state = wait_until(lambda: ended(prefect_api, run["id"]), 120, "the run ends")
             assert state["type"] == "CANCELLED", state
@@ -100,6 +98,12 @@ def test_a_run_that_is_cancelled_in_the_ui_ends_its_workers(
         finally:
             serving.send_signal(signal.SIGINT)
             serving.wait(timeout=60)
+
+
+def with_worker(pid: int) -> list[psutil.Process]:
+    """Return all processes below a process, if one of them is a server of workers."""
+    processes = psutil.Process(pid).children(recursive=True)
+    return processes if any("workers.server" in command_of(process.pid) for process in processes) else []
 
 
 def deployment_of(client: httpx.Client) -> dict[str, Any]:
