@@ -231,8 +231,6 @@ class Failed(TypedDict):
 
 PRINTED: dict[str, tuple[Any, dict[str, Any]]] = {
     "run": (RunSummary, {}),
-    "report": (RunSummary, {}),
-    "recompare": (RunSummary, {}),
     "search": (Search, {}),
     "plan": (Plan, {}),
     "inspect": (

@@ -208,7 +208,7 @@ def _output(result: "SweepResult", exit_code: int, store: "Store | None") -> Out
         "report": facts.report,
         "results": [] if store is None else [_cell(cell, store) for cell in result.cells],
     }
-    return Output(contents=summary, parts=parts, with_json=True, exit_code=exit_code)
+    return Output(contents=summary, schema="run", parts=parts, with_json=True, exit_code=exit_code)
 
 
 def _cell(cell: "Row", store: "Store") -> dict[str, Any]:
