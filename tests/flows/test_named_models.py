@@ -75,14 +75,19 @@ def test_a_change_of_what_a_file_imports_is_another_model_and_no_change_is_not(u
     assert [count > 0 for count in calls] == [True, False, True]
 
 
-def test_a_model_of_timm_is_quantized_and_its_next_command_selects_it_again(user: Program) -> None:
+def test_a_model_of_timm_is_quantized_and_its_sentence_has_the_next_step(user: Program) -> None:
     words = ("model=timm:test_resnet", "+model.arguments.size=32", "samples=photographs", "model.evaluation.count=2")
     ran = user.run("run", *words, "scheme=8a8w", "soc=SM8650", "--json", "artifacts=artifacts")
     run_id = passed_result_of(ran)["run_id"]
     (row,) = read_table(user.folder / "artifacts", "cells", run_id)
     assert (row["model"], row["weights"]) == ("test_resnet", "random")
     assert row["samples_origin"] == "photographs that ship, resized to 32 and normalised as timm says"
-    assert f"Next: `qnnsweep repair {' '.join(words)} scheme=8a8w soc=SM8650`" in row["diagnosis"]
+    # Most of the error is the clipping of the input, whose grid no change of the scheme widens.
+    assert "clipping in" in row["diagnosis"]
+    assert (
+        "Next: no change of the scheme is known to help: of 2 changes that were tried, none gains 1 dB"
+        in (row["diagnosis"])
+    )
     assert f"test_resnet: random weights, samples: {row['samples_origin']}" in ran.stdout.splitlines()
 
 
