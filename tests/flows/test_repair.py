@@ -95,9 +95,8 @@ def test_damage_is_named_undone_and_certified_and_a_killed_repair_continues(
     }
     assert result["after_snr_db"] == pytest.approx(undamaged_db, abs=1e-9), "the scheme is the undamaged one again"
     assert result["compilations"] == 4
-    gains_db = gains_on_explained_samples(artifacts, result["run_id"])
-    distances_db = [abs(step["predicted_db"] - gain_db) for step, gain_db in zip(steps[1:], gains_db, strict=True)]
-    assert sum(distance_db < 2 for distance_db in distances_db) >= 2, (distances_db, gains_db)
+    distances_db = [abs(step["predicted_db"] - step["measured_db"]) for step in steps[1:]]
+    assert max(distances_db) < 2, [(step["predicted_db"], step["measured_db"]) for step in steps[1:]]
     certificate = rows(artifacts, "certificate", result["run_id"])
     assert [(row["side"], row["certificate_samples"], row["left_out"]) for row in certificate] == [
         ("before", 30, 0),
@@ -116,19 +115,6 @@ def test_damage_is_named_undone_and_certified_and_a_killed_repair_continues(
     assert rows(artifacts, "certificate", again["run_id"]) == certificate
     facts = json.loads((artifacts / "runs" / again["run_id"] / "run.json").read_text())
     assert facts["toolchain_calls"] == 0
-
-
-def gains_on_explained_samples(artifacts: Path, run_id: str) -> list[float]:
-    """Return, per step, the gain on the sample that its prediction is about: the worst one of the program before."""
-    snrs_db: dict[str, dict[int, float]] = {}
-    for row in read_table(artifacts, "outputs", run_id):
-        if row["rung"] == "device":
-            snrs_db.setdefault(row["scheme"], {})[row["sample"]] = row["snr_db"]
-    programs = [snrs_db["8a8w"], *(snrs_db[f"8a8w step {number}"] for number in range(1, len(snrs_db)))]
-    worst = [min(program, key=program.__getitem__) for program in programs]
-    return [
-        after[sample] - before[sample] for before, after, sample in zip(programs, programs[1:], worst, strict=False)
-    ]
 
 
 def wait_for_step(process: subprocess.Popen[str], number: int) -> None:

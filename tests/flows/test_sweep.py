@@ -156,8 +156,12 @@ def test_the_last_line_of_stdout_is_one_json_object(
     summaries = [result_of(ran) for ran in two_runs]
     run_ids = [summary["run_id"] for summary in summaries]
     assert run_ids == sorted(set(run_ids))
+    cells = [[(cell["outcome"], cell["device"]) for cell in summary.pop("results")] for summary in summaries]
+    outcomes = [("impossible", "local"), ("impossible", "starved"), ("passed", "local"), ("failed", "starved")]
+    assert [sorted(of_run) for of_run in cells] == [sorted(outcomes)] * 2
     assert summaries == [
         {
+            "schema": "qnnsweep/run/1",
             "run_id": run_id,
             "cells": 4,
             "outcomes": {"failed": 1, "impossible": 2, "passed": 1},
@@ -382,7 +386,7 @@ def test_after_sigkill_the_same_command_completes_and_no_file_is_incomplete(prog
     assert result_of(ran)["toolchain_calls"] == 1
     assert assert_files_are_complete(artifacts) > 20
     assert_no_leftovers(artifacts)
-    folders = {"blobs", "devices", "partial", "results", "runs", "tables", "toolchain"}
+    folders = {"blobs", "devices", "partial", "results", "runs", "tables"}
     assert {path.name for path in artifacts.iterdir()} == folders
 
 
