@@ -23,6 +23,8 @@ from qnnsweep.flows.cli.main import app
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^( *)(```+)(\w*)\n(.*?)^\1\2\n", flags=re.MULTILINE | re.DOTALL)
+ADDED = "qnnsweep stages"
+"""The command that a recipe of docs/extending.md adds; a test carries the recipe out."""
 OPEN = ("model.arguments.", "calibration.arguments.", "environment.", "tolerance.", "scheme.overrides", "hydra")
 """The beginnings of keys whose last part the user chooses, and of those of Hydra's own."""
 
@@ -39,7 +41,7 @@ def commands() -> Iterator[tuple[str, str]]:
         for language, text in blocks(document):
             lines = re.sub(r"\\\n\s*", "", text).splitlines() if language in ("", "sh", "console") else []
             for line in lines:
-                if command := re.match(r"(?:\$ )?qnnsweep ([^…]*?)(?:\s{3,}.*|\s+#.*)?$", line):
+                if line != ADDED and (command := re.match(r"(?:\$ )?qnnsweep ([^…]*?)(?:\s{3,}.*|\s+#.*)?$", line)):
                     yield document.name, command[1]
 
 

@@ -118,11 +118,11 @@ def test_no_file_of_a_launch_remains_on_the_device(packed: Bundle, resources: Re
 WRONG = {
     'Path("outputs/output_1_0.raw").unlink()': (
         "{device}: the runner succeeded, but a file that it writes is missing: "
-        "sha256sum: outputs/output_1_0.raw: No such file or directory"
+        "wc: outputs/output_1_0.raw: No such file or directory"
     ),
     'Path("etdump.etdp").unlink()': (
         "{device}: the runner succeeded, but a file that it writes is missing: "
-        "sha256sum: etdump.etdp: No such file or directory"
+        "wc: etdump.etdp: No such file or directory"
     ),
     'Path("outputs/output_1_0.raw").write_bytes(bytes(39))': "output 0 ({output}) has 39 bytes; float32[1, 10] has 40",
     'Path("outputs/output_1_0.raw").write_bytes(b"")': "output 0 ({output}) has 0 bytes; float32[1, 10] has 40",

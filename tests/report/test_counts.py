@@ -51,7 +51,7 @@ def result(tables: dict[str, list[Row]], tmp_path_factory: pytest.TempPathFactor
 
 
 def test_the_terminal_and_json(result: SweepResult) -> None:
-    written, output = io.StringIO(), _output(result, 0)
+    written, output = io.StringIO(), _output(result, 0, None)
     for part in output.parts:
         Console(file=written, width=120).print(part)
     assert written.getvalue().count(WORDS) == 2  # below the cells, and above the series
