@@ -79,9 +79,7 @@ def _rows(found: ForeignComparison, captures: Captures) -> Iterator[dict[str, An
 
 
 def _workers(store: Store) -> WorkerPool:
-    links = store.root / "toolchain"
-    links.mkdir(exist_ok=True)
-    sdk = find_sdk(os.environ, links)
+    sdk = find_sdk(os.environ)
     supervisor = Supervisor(
         environment=sdk.environment(os.environ),
         store=store,

@@ -95,7 +95,8 @@ class Run:
 
     def culprit_of(self, cell: str) -> Culprit | None:
         """Return the culprit of a cell, such as `MODEL/SCHEME/SOC`. Raises RequestError if there is no such cell."""
-        return culprit(self._store, self.run_id, find_cell(self._store, self.run_id, cell))
+        row = find_cell(self._store, self.run_id, cell)
+        return culprit(row, tables.rows(self._store, "operators", self.run_id))
 
     def simulator(self, cell: str | None = None) -> "Simulator":
         """Return a cell as the device is asked to compute it, as a `torch.nn.Module` that takes any samples.

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 JSON_VERSION = 1
 """The version of the schemas of `--json`. It is raised when a key is removed, or gets another meaning."""
-JSON_VERSION = 1
-"""The version of the schemas of `--json`. It is raised when a key is removed, or gets another meaning."""
 Shared = tuple[tuple[tuple[str, Any, Any], ...], tuple[tuple[str, Any, Any], ...]]
 """The parameters of a command that others have, too: those before its own options, and those behind them."""
 _OVERRIDES, _FOLDERS = ("overrides", Overrides, None), ("config_dir", ConfigDirs, None)

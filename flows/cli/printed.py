@@ -24,14 +24,20 @@ from qnnsweep.tasks.toolchain.readback.program_changes import ProgramChange
 _described = with_config(ConfigDict(use_attribute_docstrings=True))
 
 
-@_described
-class CellSummary(TypedDict):
+class CellNames(TypedDict):
     model: str
     scheme: str
     soc: str
     toolchain: str
+
+
+class WholeCellNames(CellNames):
     backend: str
     device: str
+
+
+@_described
+class CellSummary(WholeCellNames):
     outcome: str
     """passed, out_of_tolerance, failed, infrastructure or impossible."""
     final_snr_db: float | None
@@ -90,13 +96,7 @@ class PlannedOperator(TypedDict):
 
 
 @_described
-class PlannedCell(TypedDict):
-    model: str
-    scheme: str
-    soc: str
-    toolchain: str
-    backend: str
-    device: str
+class PlannedCell(WholeCellNames):
     impossible: str | None
     """Why the cell is not tried."""
     compiled: bool
@@ -113,11 +113,7 @@ class Plan(TypedDict):
 
 
 @_described
-class AtlasCell(TypedDict):
-    model: str
-    scheme: str
-    soc: str
-    toolchain: str
+class AtlasCell(CellNames):
     states: Mapping[str, int]
     """The number of operator cases per state."""
 
@@ -232,6 +228,7 @@ class Failed(TypedDict):
 PRINTED: dict[str, tuple[Any, dict[str, Any]]] = {
     "run": (RunSummary, {}),
     "search": (Search, {}),
+    "report --site": (None, {"site": str}),
     "plan": (Plan, {}),
     "inspect": (
         InspectedProgram,

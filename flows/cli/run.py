@@ -19,6 +19,8 @@ from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, EnvironmentUnusab
 from qnnsweep.tasks.report.formats.names import Format
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from qnnsweep.flows.cells.graph import ProgressCallback
     from qnnsweep.flows.runs.results import SweepResult
     from qnnsweep.tasks.records.tables import Row
@@ -159,7 +161,9 @@ def report(
         pages = Site(words.store)
         pages.write(site)
         notes = "".join(f"left out: {problem}\n" for problem in sorted(pages.problems)) or None
-        return Output(contents={"site": str(site)}, parts=[f"site {site / 'index.html'}"], notes=notes)
+        return Output(
+            contents={"site": str(site)}, schema="report --site", parts=[f"site {site / 'index.html'}"], notes=notes
+        )
     if format_ is not None:
         sys.stdout.write(formatted(words.store, run_id, format_))
         return None
@@ -206,28 +210,31 @@ def _output(result: "SweepResult", exit_code: int, store: "Store | None") -> Out
         "reused": facts.reused,
         "tables": facts.tables,
         "report": facts.report,
-        "results": [] if store is None else [_cell(cell, store) for cell in result.cells],
+        "results": [] if store is None else list(_cells(facts.run_id, result.cells, store)),
     }
     return Output(contents=summary, schema="run", parts=parts, with_json=True, exit_code=exit_code)
 
 
-def _cell(cell: "Row", store: "Store") -> dict[str, Any]:
-    """Return the object of a cell for `--json`."""
+def _cells(run_id: str, cells: "Sequence[Row]", store: "Store") -> "Iterator[dict[str, Any]]":
+    """Yield the object of each cell for `--json`."""
     from qnnsweep.conf.names import AXES
     from qnnsweep.flows.runs.culprit import culprit
     from qnnsweep.tasks.report.format import compared
+    from qnnsweep.tasks.storage import tables
 
-    found = culprit(store, str(cell["run_id"]), cell)
-    return {
-        **{axis: cell[axis] for axis in AXES},
-        "outcome": cell["outcome"],
-        "final_snr_db": cell["final_snr_db"],
-        "worst_output": cell["worst_final_output"],
-        "worst_sample": cell["worst_sample_name"],
-        "sentence": cell["diagnosis"] if compared(cell) else None,
-        "error": cell["reason"] or cell["error"],
-        "culprit": found and asdict(found),
-    }
+    operators = tables.rows(store, "operators", run_id)
+    for cell in cells:
+        found = culprit(cell, operators)
+        yield {
+            **{axis: cell[axis] for axis in AXES},
+            "outcome": cell["outcome"],
+            "final_snr_db": cell["final_snr_db"],
+            "worst_output": cell["worst_final_output"],
+            "worst_sample": cell["worst_sample_name"],
+            "sentence": cell["diagnosis"] if compared(cell) else None,
+            "error": cell["reason"] or cell["error"],
+            "culprit": found and asdict(found),
+        }
 
 
 def _exit_code(result: "SweepResult") -> int:

@@ -1,12 +1,11 @@
 """The culprit of a cell: the operator to examine first, with the user's line."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qnnsweep.tasks.records.source_lines import users_line
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.counts import cell_key
-from qnnsweep.tasks.storage import tables
-from qnnsweep.tasks.storage.store import Store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +33,15 @@ class Culprit:
         return f"{self.cause or 'unknown cause'} in {self.module or self.operator}{place}"
 
 
-def culprit(store: Store, run_id: str, cell: Row) -> Culprit | None:
-    """Return the culprit of a row of the table `cells`; None if no operator has an error that matters."""
+def culprit(cell: Row, operators: Sequence[Row]) -> Culprit | None:
+    """Return the culprit of a row of the table `cells`; None if no operator has an error that matters.
+
+    `operators`: the rows of the table `operators` of the cell's run.
+    """
     if cell["worst_operator"] is None:
         return None
-    operators = (row for row in tables.rows(store, "operators", run_id) if cell_key(row) == cell_key(cell))
-    named = [row for row in operators if row["operator"] == cell["worst_operator"]]
+    own = (row for row in operators if row["operator"] == cell["worst_operator"])
+    named = [row for row in own if cell_key(row) == cell_key(cell)]
     operator = min(named, key=lambda row: row["sample"] != cell["worst_sample"])
     file, line = users_line(operator["stack_trace"] or "") or (None, None)
     return Culprit(
