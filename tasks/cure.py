@@ -10,8 +10,7 @@ from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.errors import RequestError, ToolchainError
 from qnnsweep.tasks.records import Comparison, Cures, LoweredProgram, Trial
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
-from qnnsweep.tasks.repair.cures import OF_USE_DB, cures
-from qnnsweep.tasks.repair.prediction import noise_of_design
+from qnnsweep.tasks.repair.cures import OF_USE_DB, Promise
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import entrypoints
@@ -45,8 +44,8 @@ def cure(
         for candidate in candidates(comparison, lowered, scheme)
         if excluded_scheme(kind, soc, candidate.scheme) is None
     ]
-    of_design = noise_of_design(comparison, lowered.methods[0].choosable)
-    most_noise = max(of_design, default=0.0) / 10 ** (_COMPILED_FROM_DB / 10)
+    promise = Promise(comparison, lowered)
+    most_noise = max(promise.design, default=0.0) / 10 ** (_COMPILED_FROM_DB / 10)
     subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
     silent = workers.reporting(lambda: None)  # the first call reports the start
     trials: list[Trial] = []
@@ -55,8 +54,8 @@ def cure(
         given = lowered.methods[0], scheme, candidate.scheme, kind, soc, most_noise, store
         trial = _trial(candidate, partial(pool.call, "cure", entrypoints.try_scheme, *given, subject=subject))
         trials.append(trial)
-        found = cures(Cures(trials=(trial,)), comparison, lowered, scheme)
-        if any(cure.predicted_db >= OF_USE_DB for cure in found):
+        promised = promise.of(candidate, trial)
+        if promised is not None and promised.predicted_db >= OF_USE_DB:
             break
     return Cures(trials=tuple(trials))
 

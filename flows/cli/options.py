@@ -1,5 +1,6 @@
 """The parameters that several commands share, and the terminal."""
 
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,12 @@ Pool = Annotated[
 def console() -> Console:
     """Return the console of stdout. If stdout is not a terminal, the console's lines are wide enough for any table."""
     return Console() if sys.stdout.isatty() else Console(width=_WIDTH_OF_A_FILE)
+
+
+def quiet_torch() -> None:
+    """Let PyTorch's packages log errors alone: they warn about GPU libraries that are missing."""
+    for library in ("torch", "torchao", "torch.utils._pytree"):
+        logging.getLogger(library).setLevel(logging.ERROR)
 
 
 def usage_line(error: typer.TyperException) -> str:

@@ -1,6 +1,5 @@
 """The command `qnnsweep repro`: a folder that shows one operator's error without qnnsweep."""
 
-import logging
 import sys
 import warnings
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from qnnsweep.conf.units import KIB
 from qnnsweep.flows.cli.command import Output, Words
-from qnnsweep.flows.cli.options import OptionalRun
+from qnnsweep.flows.cli.options import OptionalRun, quiet_torch
 from qnnsweep.tasks.report.format import plain_table
 
 EXITS = (
@@ -46,8 +45,7 @@ def repro(
     from qnnsweep.flows.cli.foreground import interruptible
     from qnnsweep.flows.repro import reproduce
 
-    for library in ("torch", "torchao", "torch.utils._pytree"):
-        logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
+    quiet_torch()
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
     socs = {cell.request.soc.name: cell.request.soc.arch for cell in load(["soc=glob(*)"]).cells}
     with interruptible(Console(stderr=True)):

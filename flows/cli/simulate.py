@@ -1,6 +1,5 @@
 """The command `qnnsweep simulate`: many samples with the model of the device's arithmetic, on the host."""
 
-import logging
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from qnnsweep.flows.cli.command import Output, Words
-from qnnsweep.flows.cli.options import OptionalRun
+from qnnsweep.flows.cli.options import OptionalRun, quiet_torch
 from qnnsweep.tasks.report.format import percent, plain_table
 
 EXITS = "Exit codes: 0 evaluated · 2 there is no such cell, or it cannot be simulated."
@@ -36,8 +35,7 @@ def simulate(
     """
     from qnnsweep.flows.simulate import simulate as evaluate
 
-    for library in ("torch", "torchao"):
-        logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
+    quiet_torch()
     screen = Console(stderr=True)
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task("samples", total=None)

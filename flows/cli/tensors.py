@@ -1,6 +1,5 @@
 """The command `qnnsweep tensors`: all elements of one operator's tensors, as a file for NumPy."""
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,7 @@ from rich.text import Text
 
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.flows.cli.completion import complete_run
-from qnnsweep.flows.cli.options import RUN_NAMES
+from qnnsweep.flows.cli.options import RUN_NAMES, quiet_torch
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.report.format import plain_table
 
@@ -40,8 +39,7 @@ def tensors(
     run_id = resolve(store, run_id)
     row = find_cell(store, run_id, cell)
     folder = folder_of(row)
-    for library in ("torch", "torchao"):
-        logging.getLogger(library).setLevel(logging.ERROR)  # they warn about GPU libraries that are missing
+    quiet_torch()
     import numpy as np
 
     from qnnsweep.flows.runs.files import read_cell_evidence

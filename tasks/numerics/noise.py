@@ -58,3 +58,10 @@ def worst_difference(
 def in_db(noise: float) -> float | None:
     """Return the SNR in dB of a noise-to-signal ratio; None if the ratio is zero or infinite."""
     return -10 * math.log10(noise) if noise and math.isfinite(noise) else None
+
+
+def decibels(noise: float) -> float:
+    """Return the SNR in dB of a noise-to-signal ratio: inf if the ratio is zero, and -inf if it is infinite."""
+    if noise == 0:
+        return math.inf
+    return -10 * math.log10(noise) if math.isfinite(noise) else -math.inf

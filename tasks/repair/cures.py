@@ -46,18 +46,34 @@ def cures(
     `most_bytes`: by how many bytes the program may grow.
     """
     trials = {_key(trial): trial for trial in tried.trials}
-    samples = lowered.methods[0].choosable
-    device, design = noise_on_device(comparison, samples), noise_of_design(comparison, samples)
-    found: list[Cure] = []
-    for candidate in candidates(comparison, lowered, scheme, most_bytes=most_bytes):
-        trial = trials.get(candidate.key)
-        if trial is None or trial.refused is not None or not len(trial.noise) == len(device) == len(design):
-            continue
-        noise = predicted_noise(device, design, trial.noise)
-        gains = [gain_db(LOWEST([before]), LOWEST([after])) for before, after in zip(device, noise, strict=True)]
-        gain = gain_db(statistic(device), statistic(noise))
-        found.append(Cure(candidate=candidate, predicted_db=gain, lowest_db=min(gains), highest_db=max(gains)))
+    promise = Promise(comparison, lowered, statistic)
+    found = [
+        cure
+        for candidate in candidates(comparison, lowered, scheme, most_bytes=most_bytes)
+        if (trial := trials.get(candidate.key)) is not None and (cure := promise.of(candidate, trial)) is not None
+    ]
     return sorted(found, key=lambda cure: -cure.predicted_db / cure.candidate.cost)
+
+
+class Promise:
+    """What the trials of a cell's candidates promise for the number that the target is about."""
+
+    def __init__(self, comparison: Comparison, lowered: LoweredProgram, statistic: Statistic = LOWEST) -> None:
+        samples = lowered.methods[0].choosable
+        self._statistic = statistic
+        self._device = noise_on_device(comparison, samples)
+        self.design = noise_of_design(comparison, samples)
+        """The noise of every sample at the rung `designed` before a change."""
+
+    def of(self, candidate: Candidate, trial: Trial) -> Cure | None:
+        """Return a candidate with its predicted gain; None if it is refused, or if nothing can be predicted."""
+        device = self._device
+        if trial.refused is not None or not len(trial.noise) == len(device) == len(self.design):
+            return None
+        noise = predicted_noise(device, self.design, trial.noise)
+        gains = [gain_db(LOWEST([before]), LOWEST([after])) for before, after in zip(device, noise, strict=True)]
+        gain = gain_db(self._statistic(device), self._statistic(noise))
+        return Cure(candidate=candidate, predicted_db=gain, lowest_db=min(gains), highest_db=max(gains))
 
 
 def _key(trial: Trial) -> tuple[str, str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qnnsweep.tasks.numerics.noise import noise_by_sample
+from qnnsweep.tasks.numerics.noise import decibels, noise_by_sample
 from qnnsweep.tasks.records import Comparison
 from qnnsweep.tasks.records.vocabulary import Rung
 
@@ -36,9 +36,7 @@ class Statistic:
             level = float(np.mean(noise))
         else:
             level = sorted(noise, reverse=True)[min(int(self.quantile * len(noise)), len(noise) - 1)]
-        if level == 0:
-            return math.inf
-        return -10 * math.log10(level) if math.isfinite(level) else -math.inf
+        return decibels(level)
 
 
 LOWEST = Statistic()

@@ -31,7 +31,10 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
 
 def first_cure(cell: CellResult) -> Cure | None:
     """Return the change of the scheme that the cell's sentence names; None if it names none."""
-    found = _cures(cell)
+    return _first(_cures(cell))
+
+
+def _first(found: Sequence[Cure]) -> Cure | None:
     return next((cure for cure in found if cure.predicted_db >= OF_USE_DB), None)
 
 
@@ -46,10 +49,11 @@ def _next(cell: CellResult) -> Iterator[str]:
 
     If none of those that were tried helps, the sentence says so.
     """
-    first, request = first_cure(cell), cell.request
+    found, request = _cures(cell), cell.request
+    first = _first(found)
     if first is None:
         if cell.cures is not None and cell.cures.trials:
-            yield f"Next: no change of the scheme is known to help: {why_none(cell.cures, _cures(cell), OF_USE_DB)}."
+            yield f"Next: no change of the scheme is known to help: {why_none(cell.cures, found, OF_USE_DB)}."
         return
     model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
     words = [*model, f"scheme={request.scheme.name}"]

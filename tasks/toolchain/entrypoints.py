@@ -159,15 +159,8 @@ def exported_function(exported: ExportedMethod, store: Store) -> Callable[[Seque
     import torch
 
     from qnnsweep.tasks.toolchain.deterministic import make_deterministic
-    from qnnsweep.tasks.toolchain.saved_program import load_program
-    from qnnsweep.tasks.toolchain.tensors import flat_outputs
+    from qnnsweep.tasks.toolchain.saved_program import exported_call
 
     make_deterministic()
-    module = load_program(store, exported.program).module()
-
-    def run(inputs: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
-        with torch.no_grad():
-            answer = module(*(torch.from_numpy(array.copy()) for array in inputs))
-        return [tensor.contiguous().numpy() for tensor in flat_outputs(answer).values()]
-
-    return run
+    call = exported_call(store, exported)
+    return lambda inputs: call(*(torch.from_numpy(array.copy()) for array in inputs))

@@ -1,6 +1,5 @@
 """The evaluation of many samples with the model of the device's arithmetic, against eager PyTorch."""
 
-import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -9,10 +8,13 @@ from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.models.sample_files import stored_samples
 from qnnsweep.tasks.numerics.interval import share
 from qnnsweep.tasks.numerics.metrics import top1
+from qnnsweep.tasks.numerics.noise import decibels
 from qnnsweep.tasks.numerics.samples import sample_noise
 from qnnsweep.tasks.records import LoweredMethod, Simulated
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.simulator import Eager, Simulator
+from qnnsweep.tasks.toolchain.deterministic import make_deterministic
+from qnnsweep.tasks.toolchain.saved_program import exported_call
+from qnnsweep.tasks.toolchain.simulator import Simulator
 from qnnsweep.tasks.toolchain.tensors import read_samples
 
 Inputs = tuple[torch.Tensor, ...]
@@ -26,17 +28,17 @@ def evaluated(
     `place`: see `stored_samples`; None for the samples with which it was measured. `on_sample`: called with the
     number of samples done and of all samples. Raises RequestError.
     """
-    simulator, eager = Simulator(lowered, store), Eager(lowered, store)
+    make_deterministic()
+    simulator, eager = Simulator(lowered, store), exported_call(store, lowered.exported)
     noise, agreeing, right, right_eager = list[float](), list[bool](), list[bool](), list[bool]()
     names = list[str]()
     samples = _own(lowered, store) if place is None else _of_file(place, lowered)
     for done, (sample, inputs, label) in enumerate(samples):
         on_sample(done, len(samples))
-        actual, reference = simulator(*inputs()), eager(*inputs())
-        pairs = [
-            (one.numpy(), other.contiguous().numpy())
-            for one, other in zip((actual,) if isinstance(actual, torch.Tensor) else actual, reference, strict=True)
-        ]
+        tensors = inputs()
+        actual = simulator(*tensors)
+        outputs = (actual,) if isinstance(actual, torch.Tensor) else actual
+        pairs = [(one.numpy(), other) for one, other in zip(outputs, eager(*tensors), strict=True)]
         noise.append(sample_noise(pairs))
         names.append(sample)
         classes = [top1(values) for values in pairs[0]]
@@ -50,8 +52,8 @@ def evaluated(
     agreement, accuracy = share(agreeing), share(right)
     return Simulated(
         samples=len(noise),
-        snr_db=_decibels(noise[worst]),
-        mean_snr_db=_decibels(sum(noise) / len(noise)),
+        snr_db=decibels(noise[worst]),
+        mean_snr_db=decibels(sum(noise) / len(noise)),
         worst_sample=names[worst],
         top1_agreement=agreement[0],
         top1_agreement_low=agreement[1],
@@ -103,7 +105,3 @@ def _inputs(value: Inputs | Mapping[str, torch.Tensor] | torch.Tensor, lowered: 
         else tensor
         for tensor, spec in zip(value, specs, strict=False)
     ) + tuple(value[len(specs) :])
-
-
-def _decibels(noise: float) -> float:
-    return math.inf if noise == 0 else -10 * math.log10(noise)

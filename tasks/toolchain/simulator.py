@@ -13,12 +13,10 @@ from torch import nn
 from qnnsweep.tasks.errors import EvidenceError, RequestError
 from qnnsweep.tasks.records import LoweredMethod, TensorSpec
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.reference.designed import arithmetic_of
 from qnnsweep.tasks.toolchain.reference.graph import read_graph
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
-from qnnsweep.tasks.toolchain.saved_program import load_program
-from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs
+from qnnsweep.tasks.toolchain.tensors import dtype_name
 
 
 class Simulator(nn.Module):
@@ -72,16 +70,3 @@ class Simulator(nn.Module):
 
 def _form(dtype: str, shape: Sequence[int]) -> str:
     return f"{dtype} {'×'.join(map(str, shape)) or 'scalar'}"
-
-
-class Eager(nn.Module):
-    """The exported program, which computes in float32 what eager PyTorch computes, with flat outputs."""
-
-    def __init__(self, lowered: LoweredMethod, store: Store) -> None:
-        super().__init__()
-        make_deterministic()
-        self._module = load_program(store, lowered.exported.program).module()
-
-    @torch.no_grad()
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(flat_outputs(self._module(*inputs)).values())

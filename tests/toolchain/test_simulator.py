@@ -12,8 +12,9 @@ import torch
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.numerics.metrics import snr_db
 from qnnsweep.tasks.records import LoweredMethod, LoweredProgram
+from qnnsweep.tasks.toolchain.saved_program import exported_call
 from qnnsweep.tasks.toolchain.simulation import evaluated
-from qnnsweep.tasks.toolchain.simulator import Eager, Simulator
+from qnnsweep.tasks.toolchain.simulator import Simulator
 from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def test_a_file_of_samples_with_labels_gives_accuracy_and_the_lowest_snr(
 ) -> None:
     (method,), store = lowered.methods, resources.store
     batch = inputs_of(method, resources).flip(-1)  # other samples than those of the run
-    simulated, eager = Simulator(method, store)(batch), torch.cat([Eager(method, store)(one[None])[0] for one in batch])
+    simulated, call = Simulator(method, store)(batch), exported_call(store, method.exported)
+    eager = torch.cat([torch.from_numpy(call(one[None])[0]) for one in batch])
     labels = eager.argmax(-1)
     labels[0] += 1  # eager PyTorch is wrong about one
     file = tmp_path / "samples.npz"
