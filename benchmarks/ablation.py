@@ -13,7 +13,6 @@ The models are in `ablation_models`, and others can be given with a folder of co
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -23,7 +22,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cells import cell
+from cells import asked_cells, cell
 from safetensors.numpy import load
 
 from qnnsweep.conf.load import load as load_plan
@@ -46,8 +45,6 @@ from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
 
-MODELS = str(Path(__file__).parent / "ablation_models")
-NAMES = "residual,outlier,mixer,narrow,heads"
 SCHEMES = "8a8w,16a8w,fp16"
 _AS_GOOD = 0.01  # of the whole error's energy
 
@@ -113,15 +110,7 @@ def _sentence(store: Store, names: list[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--artifacts", default="artifacts", help="where the runs of the cells are, or are created")
-    parser.add_argument("--config-dir", default=MODELS, help="the folder with the models")
-    parser.add_argument("--models", default=NAMES, help="the models, with commas between them")
-    parser.add_argument("--schemes", default=SCHEMES, help="the schemes, with commas between them")
-    parser.add_argument("--socs", default="SM8650", help="the SoCs, with commas between them")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    options = parser.parse_args()
-    overrides = [f"model={options.models}", f"scheme={options.schemes}", f"soc={options.socs}"]
+    options, overrides = asked_cells(__doc__, SCHEMES)
     judged: list[Judged] = []
     words: list[int] = []
     for planned in load_plan(overrides, config_dirs=[Path(options.config_dir)]).cells:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import subprocess
 import sys
@@ -17,6 +18,26 @@ from qnnsweep.flows.runs.files import CellEvidence, read_evidence
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
+
+MODELS = str(Path(__file__).parent / "ablation_models")
+NAMES = "residual,outlier,mixer,narrow,heads"
+"""The folder and the names of small networks that do not ship."""
+
+
+def asked_cells(about: str | None, schemes: str) -> tuple[argparse.Namespace, list[str]]:
+    """Read the arguments of a benchmark of cells. Return them, and the overrides that select the cells.
+
+    `about`: the benchmark's docstring. `schemes`: the schemes by default, with commas between them.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--artifacts", default="artifacts", help="the folder of the runs and of the cache")
+    parser.add_argument("--config-dir", default=MODELS, help="the folder with the models")
+    parser.add_argument("--models", default=NAMES, help="the models, with commas between them")
+    parser.add_argument("--schemes", default=schemes, help="the schemes, with commas between them")
+    parser.add_argument("--socs", default="SM8650", help="the SoCs, with commas between them")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    options = parser.parse_args()
+    return options, [f"model={options.models}", f"scheme={options.schemes}", f"soc={options.socs}"]
 
 
 def cell(artifacts: str, *overrides: str, config_dir: str | None = None) -> tuple[Request, Resources, CellEvidence]:

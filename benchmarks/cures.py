@@ -12,12 +12,13 @@ The models are in `ablation_models`; folders of configurations with other models
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from cells import asked_cells
 
 from qnnsweep.flows.server.settings import configure_prefect
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from qnnsweep.conf.plan import Plan
     from qnnsweep.tasks.results.outcome import CellResult
 
-MODELS = str(Path(__file__).parent / "ablation_models")
-NAMES = "residual,outlier,mixer,narrow,heads"
 SCHEMES = "8a8w,16a8w"
 _HELPS_DB = 1.0
 _CLOSE_DB, _CLOSE = 2.0, 0.2
@@ -95,14 +94,7 @@ def _line(row: Judged) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--artifacts", default="artifacts", help="the folder of the cache")
-    parser.add_argument("--config-dir", default=MODELS, help="the folder with the models")
-    parser.add_argument("--models", default=NAMES, help="the models, with commas between them")
-    parser.add_argument("--schemes", default=SCHEMES, help="the schemes, with commas between them")
-    parser.add_argument("--socs", default="SM8650", help="the SoCs, with commas between them")
-    parser.add_argument("--json", action="store_true", help="end with one JSON object")
-    options = parser.parse_args()
+    options, overrides = asked_cells(__doc__, SCHEMES)
     configure_prefect()
     from qnnsweep.conf.load import load
     from qnnsweep.flows.server import connect
@@ -110,7 +102,6 @@ def main() -> int:
     connect.ensure()
     from prefect import flow
 
-    overrides = [f"model={options.models}", f"scheme={options.schemes}", f"soc={options.socs}"]
     plan = load([*overrides, f"artifacts={options.artifacts}", "reuse=capture"], config_dirs=[Path(options.config_dir)])
     judged = flow(name="cures benchmark", validate_parameters=False)(measure)(plan)
     said = [cell for cell in judged if cell.cure is not None]
