@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from qnnsweep.conf.load import load
@@ -12,30 +11,17 @@ from qnnsweep.conf.units import GIB
 from qnnsweep.flows.cells.toolchains import MODULES_OF_CALLS
 from qnnsweep.tasks.comparison.foreign import ForeignComparison, compare_foreign
 from qnnsweep.tasks.records.cell_rows import CellIdentity
-from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.records.tables import by_columns
 from qnnsweep.tasks.results.rows import device_effects, operator_row
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.qnn.sdk import find_sdk, identity
+from qnnsweep.tasks.toolchain.captured_files import CapturedFiles
 from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 from qnnsweep.tasks.toolchain.workers.scheduler import Scheduler
 from qnnsweep.tasks.toolchain.workers.supervisor import Supervisor
 
 _DEADLINE_S, _MEMORY_GIB = 1800, 16
 INSPECTOR = "inspector_snr_db"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Captures:
-    """The files of a program that was executed elsewhere."""
-
-    program: Path
-    etrecord: Path
-    etdump: Path
-    buffer: Path
-    inputs: Path | None
-    """None for the representative inputs of the ETRecord."""
-    method: str = METHOD
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,26 +33,23 @@ class ComparedOperators:
     inspector_failed: str | None
 
 
-def compared_operators(captures: Captures) -> ComparedOperators:
+def compared_operators(files: CapturedFiles) -> ComparedOperators:
     """Compare every operator with its references. Raises EvidenceError, RequestError and EnvironmentUnusable."""
     tolerance = load([]).cells[0].request.tolerance
     with tempfile.TemporaryDirectory() as folder:
         store = Store.at(folder)
-        found = _workers(store).call(
-            "compare", compare_foreign, captures.program, captures.etrecord, captures.etdump, captures.buffer,
-            captures.inputs, captures.method, tolerance.operators, store, subject=(captures.program.name,),
-            compiles=False,
-        ).value  # fmt: skip
+        call = "compare", compare_foreign, files, tolerance.operators, store
+        found = _workers(store).call(*call, subject=(files.program.name,), compiles=False).value
     return ComparedOperators(
-        compared_operators=list(_rows(found, captures)),
+        compared_operators=list(_rows(found, files)),
         outputs=[asdict(row) for row in found.comparison.outputs if row.rung in ("device", "edge")],
         inspector_failed=found.inspector_failed,
     )
 
 
-def _rows(found: ForeignComparison, captures: Captures) -> Iterator[dict[str, Any]]:
+def _rows(found: ForeignComparison, files: CapturedFiles) -> Iterator[dict[str, Any]]:
     where = CellIdentity(
-        run_id="", model=captures.program.stem, scheme="", soc=None, toolchain="", backend="", device="elsewhere"
+        run_id="", model=files.program.stem, scheme="", soc=None, toolchain="", backend="", device="elsewhere"
     )
     effects = device_effects(found.comparison.budget)
     for row in found.comparison.operators:

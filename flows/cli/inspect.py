@@ -61,9 +61,10 @@ def inspect(
 
 
 def _compared(program: Path, etrecord: Path, etdump: Path, buffer: Path, inputs: Path | None) -> "ComparedOperators":
-    from qnnsweep.flows.inspection import Captures, compared_operators
+    from qnnsweep.flows.inspection import compared_operators
+    from qnnsweep.tasks.toolchain.captured_files import CapturedFiles
 
-    captures = Captures(
+    files = CapturedFiles(
         program=program.absolute(),
         etrecord=etrecord.absolute(),
         etdump=etdump.absolute(),
@@ -71,7 +72,7 @@ def _compared(program: Path, etrecord: Path, etdump: Path, buffer: Path, inputs:
         inputs=inputs and inputs.absolute(),
     )
     try:
-        return compared_operators(captures)
+        return compared_operators(files)
     except EvidenceError as error:
         raise RequestError(f"{error}; give the files of one execution of {program}") from error
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from qnnsweep.conf.tolerances import OperatorTolerance
 from qnnsweep.tasks.comparison.capture import compare_outputs, compare_samples, joined
@@ -11,6 +10,7 @@ from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.records import Comparison, LoweredMethod
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.captured_files import CapturedFiles
 
 _EIGHT_BITS = 255
 
@@ -28,32 +28,22 @@ class ForeignComparison:
 
 
 def compare_foreign(
-    program: Path,
-    etrecord: Path,
-    etdump: Path,
-    buffer: Path,
-    inputs: Path | None,
-    method: str,
-    tolerances: Mapping[str, OperatorTolerance],
-    store: Store,
+    files: CapturedFiles, tolerances: Mapping[str, OperatorTolerance], store: Store
 ) -> ForeignComparison:
     """Compare the operators of a program that was executed elsewhere, with the functions of the stage compare.
 
     `tolerances`: those of the operators, of all schemes. The grids of the values tell whose apply.
     Raises EvidenceError for damaged files and files that do not fit each other, and RequestError without inputs.
     """
-    from qnnsweep.tasks.toolchain.foreign import CapturedFiles, foreign_cell
+    from qnnsweep.tasks.toolchain.foreign import foreign_cell
     from qnnsweep.tasks.toolchain.inspector import inspector_gaps
 
-    files = CapturedFiles(
-        program=program, etrecord=etrecord, etdump=etdump, buffer=buffer, inputs=inputs, method=method
-    )
     lowered, capture = foreign_cell(files, store)
     (of_method,), (captured,) = lowered.methods, capture.methods
     options = ComparisonOptions(classifier=False, tolerances=of_scheme(dict(tolerances), _scheme(of_method)))
     outputs = compare_outputs(of_method, captured, options, store)
     comparison = joined(outputs, [compare_samples(of_method, captured, options, store)])
-    gaps, failed = inspector_gaps(of_method.operators, etrecord, etdump, buffer)
+    gaps, failed = inspector_gaps(of_method.operators, files.etrecord, files.etdump, files.buffer)
     return ForeignComparison(lowered=of_method, comparison=comparison, inspector=gaps, inspector_failed=failed)
 
 

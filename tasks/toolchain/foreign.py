@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,10 +28,11 @@ from qnnsweep.tasks.records import (
     QuantizedMethod,
     TensorSpec,
 )
-from qnnsweep.tasks.records.keys import METHOD, tensor_key
+from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.qnn.layouts import axis_orders
 from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.captured_files import CapturedFiles
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
 from qnnsweep.tasks.toolchain.readback.etdump import tensor as logged_tensor
@@ -48,18 +48,6 @@ _FIXED = re.compile(r"(?P<sign>[us])fixed(?P<bits>\d+)")
 _QUANTIZE = "quantized_decomposed_quantize_per_tensor_default"
 _NOT_RECORDED = "an ETRecord does not contain it"
 Samples = Sequence[tuple[torch.Tensor, ...]]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CapturedFiles:
-    """The files of a program that was executed elsewhere. `inputs`: None for those in the ETRecord."""
-
-    program: Path
-    etrecord: Path
-    etdump: Path
-    buffer: Path
-    inputs: Path | None
-    method: str = METHOD
 
 
 def foreign_cell(files: CapturedFiles, store: Store) -> tuple[LoweredProgram, Capture]:

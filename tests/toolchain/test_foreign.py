@@ -20,6 +20,7 @@ from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.records import Capture, LoweredProgram, OperatorComparison
 from qnnsweep.tasks.records.options import ComparisonOptions
+from qnnsweep.tasks.toolchain.captured_files import CapturedFiles
 
 import damage  # isort: skip
 import tutorial  # isort: skip
@@ -42,7 +43,9 @@ def tutorial_files(resources: Resources, tmp_path_factory: pytest.TempPathFactor
 def compared(
     files: list[Path], resources: Resources, request_8a8w: Request, inputs: Path | None = None
 ) -> ForeignComparison:
-    arguments: Any = (*files, inputs, "forward", request_8a8w.tolerance.operators, resources.store)
+    program, etrecord, etdump, buffer = files
+    captured = CapturedFiles(program=program, etrecord=etrecord, etdump=etdump, buffer=buffer, inputs=inputs)
+    arguments: Any = (captured, request_8a8w.tolerance.operators, resources.store)
     return resources.workers.call("compare", compare_foreign, *arguments).value
 
 

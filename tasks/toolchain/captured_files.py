@@ -1,0 +1,19 @@
+"""The files of an execution that was not one of qnnsweep."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qnnsweep.tasks.records.keys import METHOD
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CapturedFiles:
+    """The files of a program that was executed elsewhere."""
+
+    program: Path
+    etrecord: Path
+    etdump: Path
+    buffer: Path
+    inputs: Path | None
+    """None for the representative inputs of the ETRecord."""
+    method: str = METHOD
