@@ -108,8 +108,9 @@ def program(served_program: Program, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="module")
 def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    write_small_net(tmp_path_factory.mktemp("user") / "conf")
-    return tmp_path_factory.getbasetemp() / "user0" / "conf"
+    folder = tmp_path_factory.mktemp("user") / "conf"
+    write_small_net(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ CALLERS_PATH = (Path(__file__).parents[1], Path(__file__).parents[3] / "src")
 """What a caller can import: `faulty_calls`, and this project instead of an installed one."""
 
 CALLER = """
+import os
 import sys
 from pathlib import Path
 import faulty_calls
