@@ -90,7 +90,8 @@ def _driven_launch(lowered: LoweredProgram, plan: Blob, measure: MeasureConfig) 
         for method in lowered.methods
     )
     samples = sum(len(method.positions or ()) for method in methods)
-    return replace(_shipping(lowered.program, plan, samples, measure, methods), driven=True)
+    events = max(map(_events, lowered.methods))
+    return replace(_shipping(lowered.program, plan, samples, measure, methods, events), driven=True)
 
 
 def _launched(lowered: LoweredMethod) -> LaunchedMethod:
@@ -99,7 +100,12 @@ def _launched(lowered: LoweredMethod) -> LaunchedMethod:
 
 
 def _shipping(
-    program: Blob, input_list: Blob, samples: int, measure: MeasureConfig, methods: tuple[LaunchedMethod, ...]
+    program: Blob,
+    input_list: Blob,
+    samples: int,
+    measure: MeasureConfig,
+    methods: tuple[LaunchedMethod, ...],
+    events: int,
 ) -> Launch:
     return Launch(
         name="shipping",
@@ -108,11 +114,17 @@ def _shipping(
         samples=samples,
         debug=False,
         debug_buffer_bytes=0,
+        events=events,
         iterations=measure.iterations,
         warm_up=measure.warm_up,
         performance_mode=measure.performance_mode.value,
         methods=methods,
     )
+
+
+def _events(lowered: LoweredMethod) -> int:
+    """Return the most events of one inference: its start and end, and those of each instruction."""
+    return 2 + 3 * len(lowered.instructions)
 
 
 def _is_dumped(lowered: LoweredMethod) -> bool:
@@ -137,7 +149,8 @@ def _launches(
 ) -> Iterator[Launch]:
     """Yield the launches of one method. `rows`: the files of every sample, relative to the folder of a launch."""
     method = _launched(lowered)
-    shipping = _shipping(program, _input_list(store, rows), len(rows), measure, (method,))
+    events = _events(lowered)
+    shipping = _shipping(program, _input_list(store, rows), len(rows), measure, (method,), events)
     yield shipping
     only = (replace(method, index=0),)  # the other programs have one method
     if lowered.debug_program is not None and lowered.chosen:
@@ -151,13 +164,15 @@ def _launches(
             captured=captured,
             debug=True,
             debug_buffer_bytes=_debug_buffer_bytes(lowered, measure, len(captured)),
+            events=events + 4 * len(lowered.operators),  # of which QNN renames some, and returns others in parts
             iterations=1,
             warm_up=0,
             methods=only,
         )
     if lowered.profile is not None and lowered.profile.program is not None:
         # Samples and iterations are those of `shipping`, so that outputs and times of both programs can be compared.
-        yield replace(shipping, name="profile", program=lowered.profile.program, methods=only)
+        measured = events + 8 * len(lowered.operators) + 64  # QNN also times its own steps
+        yield replace(shipping, name="profile", program=lowered.profile.program, events=measured, methods=only)
 
 
 def _on_one_sample(launch: Launch, lowered: LoweredMethod, measure: MeasureConfig, input_list: Blob) -> Launch:
@@ -191,6 +206,7 @@ def _read_of(lowered: LoweredMethod) -> object:
     exported, profile = lowered.exported, lowered.profile
     return (
         (lowered.debug_program, profile and profile.program, lowered.debug_buffer_bytes),
+        (len(lowered.instructions), len(lowered.operators)),
         (lowered.chosen, lowered.choosable, exported.outputs_eager),
         (exported.inputs, exported.outputs, exported.evaluation, len(exported.sample_names), exported.positions),
         (exported.method, lowered.facts.method_index),
@@ -207,4 +223,4 @@ def _runner_sha256() -> str:
     return hashlib.sha256(Path(runner.__file__).read_bytes()).hexdigest()
 
 
-bundle_task = stage(bundle, version=3, key_inputs=_key_inputs, accepts=_has_this_runner)
+bundle_task = stage(bundle, version=4, key_inputs=_key_inputs, accepts=_has_this_runner)

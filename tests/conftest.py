@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from qnnsweep.conf.schema import Request
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.records import Capture, LoweredProgram
 from tests import durations, shared_server
+from tests.devices.loopback import NeedsRoot
 from tests.flows.cluster import client_environment
 from tests.program import Program, new_program
 
@@ -47,6 +48,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = durations.longest_first(items, durations.recorded())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None]:
+    try:
+        return (yield)
+    except NeedsRoot as needed:
+        pytest.skip(str(needed))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    try:
+        return (yield)
+    except NeedsRoot as needed:
+        pytest.skip(str(needed))
 
 
 @pytest.fixture(scope="session")

@@ -119,7 +119,7 @@ LOWERED = LoweredProgram(
 )  # fmt: skip
 LAUNCH = Launch(
     name="shipping", program=LOWERED.program, input_list=blob("d"), samples=2, debug=False, debug_buffer_bytes=0,
-    iterations=1, warm_up=0, methods=(LaunchedMethod(name=None, index=0, outputs=EXPORTED_METHOD.outputs),),
+    events=5, iterations=1, warm_up=0, methods=(LaunchedMethod(name=None, index=0, outputs=EXPORTED_METHOD.outputs),),
 )  # fmt: skip
 SHIPPING = LaunchResult(
     launch=LAUNCH, folder="/device", command=Command(argv=("python", "runner"), exit_code=0, seconds=4.0),

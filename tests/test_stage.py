@@ -270,8 +270,8 @@ def launch(store: Store) -> Launch:
     """A record that names two blobs."""
     program, inputs = store.put_bytes(b"program"), store.put_bytes(b"inputs")
     return Launch(
-        name="debug", program=program, input_list=inputs, samples=1, debug=True, debug_buffer_bytes=1, iterations=1,
-        warm_up=0, methods=(),
+        name="debug", program=program, input_list=inputs, samples=1, debug=True, debug_buffer_bytes=1, events=5,
+        iterations=1, warm_up=0, methods=(),
     )  # fmt: skip
 
 

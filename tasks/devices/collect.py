@@ -28,8 +28,10 @@ from qnnsweep.tasks.records import (
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 
-_MOST_FLATBUFFER_BYTES = 2**31
-"""The maximum size of an ETDump: a FlatBuffer has offsets of 31 bits."""
+_ETDUMP_BYTES = 2**21
+"""The most bytes of an ETDump beside its events."""
+_EVENT_BYTES = 256
+"""The most bytes of an event in an ETDump; 80 to 180 were seen."""
 _DIGEST = re.compile(r"([0-9a-f]{64})[ *]{1,2}(\S+)")
 _SIZE = re.compile(r" *([0-9]{1,15}) +(\S+)")
 
@@ -134,7 +136,7 @@ def _pull(result: LaunchResult, method: LaunchedMethod, device: Device, store: S
         name: (f"output {index} ({method.outputs[index].name})", method.outputs[index])
         for name, (_, index) in outputs.items()
     }
-    limits = {ETDUMP: _MOST_FLATBUFFER_BYTES}
+    limits = {ETDUMP: _ETDUMP_BYTES + _EVENT_BYTES * result.launch.events * result.launch.inferences}
     if result.launch.debug:
         limits[DEBUG_OUTPUT] = result.launch.debug_buffer_bytes
     arrays, blobs = _arrived(result, expected, limits, device, store)

@@ -25,6 +25,7 @@ class Launch:
     With `driven`, the runner runs the steps of a plan, which is in `input_list`, and `samples` is their number.
     `captured`: of the debug program, the evaluation samples of its inferences, in their order; other programs run all.
     `again`: a second launch of the debug program, for a sample that the first did not run.
+    `events`: the most events and tensors that one inference writes to the ETDump.
     """
 
     name: ProgramName
@@ -33,6 +34,7 @@ class Launch:
     samples: int
     debug: bool
     debug_buffer_bytes: int
+    events: int
     iterations: int
     warm_up: int
     performance_mode: int = 0  # the runner's `--htp_performance_mode`
@@ -45,6 +47,11 @@ class Launch:
     def numbers(self) -> tuple[int, ...]:
         """The evaluation samples of the inferences, in their order."""
         return self.captured if self.debug else tuple(range(self.samples))
+
+    @property
+    def inferences(self) -> int:
+        """The number of inferences, with those that are repeated."""
+        return self.samples * (self.iterations + self.warm_up)
 
     @property
     def method(self) -> str | None:

@@ -94,6 +94,7 @@ class Bench:
             samples=1,
             debug=False,
             debug_buffer_bytes=0,
+            events=5,
             iterations=1,
             warm_up=0,
             methods=(LaunchedMethod(name=None, index=0, outputs=(OUTPUT,)),),

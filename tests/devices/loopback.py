@@ -50,24 +50,33 @@ class ComponentMissing(Exception):
     """A program that these devices need is not on this machine. The message says what to install."""
 
 
+class NeedsRoot(Exception):
+    """A test does what only root may do. It is skipped for another user; the message says why."""
+
+
 def adbd_folder() -> Path:
     return Path(os.environ.get("QNNSWEEP_ADBD", ROOT / ".adbd"))
 
 
 def require(*programs: str) -> None:
-    """Raise ComponentMissing unless all of `programs` (`adbd`: the unpacked one) exist and the user is root."""
+    """Raise ComponentMissing unless all of `programs` exist (`adbd`: the unpacked one); only root may use them."""
     packages = {"adb": "adb", "sshd": "openssh-server", "bwrap": "bubblewrap", "gcc": "gcc libc6-dev"}
     search = f"{os.environ.get('PATH', '')}:/usr/sbin"
     missing = [name for name in programs if name != "adbd" and shutil.which(name, path=search) is None]
     lacks = [f"{name} (apt install {packages.get(name, name)})" for name in missing]
     if "adbd" in programs and not (adbd_folder() / _PROGRAM).is_file():
         lacks.append(f"an unpacked adbd in {adbd_folder()} (of Debian bookworm-backports, never installed)")
-    if os.geteuid() != 0:
-        lacks.append("root, to start daemons and sandboxes")
+    require_root("to start daemons and sandboxes")
     if lacks:
         raise ComponentMissing(
             f"the devices of these tests lack {', '.join(lacks)}: run `.ci/machine` on Debian 12 as root; it brings all"
         )
+
+
+def require_root(why: str) -> None:
+    """Raise NeedsRoot unless the user is root."""
+    if os.geteuid() != 0:
+        raise NeedsRoot(f"needs root, {why}")
 
 
 def free_port() -> int:

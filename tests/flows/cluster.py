@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import httpx
 
-from tests.devices.loopback import ComponentMissing, free_port
+from tests.devices.loopback import ComponentMissing, free_port, require_root
 
 T = TypeVar("T")
 STARTUP_S = 180
@@ -46,10 +46,10 @@ def wait_until(condition: Callable[[], T], within_s: float, what: str) -> T:
 
 
 def require() -> None:
-    """Raise ComponentMissing unless PostgreSQL and bwrap are installed and the user is root."""
+    """Raise ComponentMissing unless PostgreSQL and bwrap are installed, and NeedsRoot unless the user is."""
+    require_root("to run PostgreSQL as another user and to start sandboxes")
     lacks = [] if (_POSTGRESQL / "postgres").exists() else ["PostgreSQL 15 (apt install postgresql-15)"]
     lacks += [] if shutil.which("bwrap") else ["bwrap (apt install bubblewrap)"]
-    lacks += [] if os.geteuid() == 0 else ["root, to run PostgreSQL as another user and to start sandboxes"]
     if lacks:
         raise ComponentMissing(f"many machines lack {', '.join(lacks)}: run `.ci/machine` on Debian 12 as root")
 

@@ -63,6 +63,7 @@ def launch(blob: Blob) -> Launch:
         samples=1,
         debug=False,
         debug_buffer_bytes=0,
+        events=5,
         iterations=1,
         warm_up=0,
         methods=(),

@@ -105,6 +105,7 @@ def test_it_understands_what_the_execute_stage_says() -> None:
         samples=1,
         debug=True,
         debug_buffer_bytes=4096,
+        events=5,
         iterations=3,
         warm_up=2,
         performance_mode=2,

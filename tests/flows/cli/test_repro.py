@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import site
+import socket
 import subprocess
 import venv
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pandas as pd
 import pytest
 
 from tests.flows.sign_model import write_sign_model
+from tests.flows.test_handed_on import told
 from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
@@ -111,6 +113,12 @@ def test_the_folder_is_complete(written: Written) -> None:
         "used.npy",
     }
     assert sorted(path.name for path in written.folder.parent.iterdir()) == ["artifacts", "conf", "reproducer"]
+
+
+def test_the_folder_tells_nothing_of_its_maker(written: Written) -> None:
+    maker = [str(written.folder.parent), str(Path.home()), str(Path(__file__).parents[3]), site.getsitepackages()[0]]
+    maker += [socket.gethostname()] if len(socket.gethostname()) > 6 else []
+    assert told([written.folder], maker) == []
 
 
 def test_the_report_has_the_headings_of_executorchs_bug_form(written: Written) -> None:
