@@ -33,8 +33,9 @@ again, and those of `cure` compile at most some operators."""
 WORKER_STAGES = (*COMPILE_STAGES, "compare", "cure")
 """The stages that run in worker processes. Each call waits for a core."""
 CELL_STAGES = ("export", "quantize", "lower", "bundle", *MEASURE_STEPS, "compare")
-"""What the progress display shows per cell: the stages that its outcome needs, with the steps of `measure` instead of
-`measure` itself. What `cure` finds is no part of the outcome."""
+"""The stages that the outcome of a cell needs, with the steps of `measure` instead of `measure` itself."""
+SHOWN_STAGES = (*CELL_STAGES, "cure")
+"""What the progress display shows per cell; see `qnnsweep.flows.forecasts.costs.stages_of`."""
 
 OperatorReference = Literal["exported", "quantized", "edge"]
 OPERATOR_REFERENCES: tuple[OperatorReference, ...] = get_args(OperatorReference)

@@ -31,7 +31,7 @@ from qnnsweep.conf.constraints import (
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.names import ENDS_TO_FAIL_ON, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
 from qnnsweep.conf.repair import BudgetConfig, CertificateConfig, TargetConfig
-from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.conf.tolerances import ToleranceConfig
 from qnnsweep.conf.toolchains import ToolchainConfig
 
@@ -368,6 +368,12 @@ class Request:
     cache_folder: str | None = None
     """With artifacts=s3://…: the folder on this machine for local copies. The folder can be removed when no sweep is
     running. null means a folder below ~/.cache/qnnsweep, or below $XDG_CACHE_HOME/qnnsweep if the variable is set."""
+
+    @property
+    def most_cures(self) -> int:
+        """How many changes of the scheme are tried at most: none of a float scheme, and none without a budget."""
+        is_explained = self.measure.replay and self.measure.budget and self.model.cases is None
+        return self.measure.cures if is_explained and self.scheme.precision is Precision.quantized else 0
 
     @property
     def devices(self) -> tuple[DeviceConfig, ...]:

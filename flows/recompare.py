@@ -92,8 +92,14 @@ def planned(
     _check_references(run.run_id, plan, store)
     # Use the store's location on this machine: where the run was made, the store may have been in another folder. What
     # follows after a night is not repeated: a limit of retention could remove the very run that is compared again.
-    quiet = replace(plan, retention=RetentionConfig(), trend=TrendConfig())
+    quiet = replace(
+        plan, cells=tuple(map(_without_cures, plan.cells)), retention=RetentionConfig(), trend=TrendConfig()
+    )
     return run, replace(quiet, artifacts=store.location, cache_folder=None)
+
+
+def _without_cures(cell: PlannedCell) -> PlannedCell:
+    return replace(cell, request=replace(cell.request, measure=replace(cell.request.measure, cures=0)))
 
 
 def _check_references(run_id: str, plan: Plan, store: Store) -> None:

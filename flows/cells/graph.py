@@ -120,8 +120,8 @@ class Graph:
             step=partial(self._measure_step, work_label("measure", request)),
         )
         comparison = self._submit(compare_task, request, lowered, capture, comparison_options(request), workers=workers)
-        count = request.measure.cures if request.measure.budget else 0
-        cures = self._submit(cure_task, request, lowered, comparison, scheme, kind, soc, count, workers=workers)
+        changes = scheme, kind, soc, request.most_cures
+        cures = self._submit(cure_task, request, lowered, comparison, *changes, workers=workers)
         return {
             "exported": exported,
             "quantized": quantized,

@@ -10,11 +10,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from qnnsweep.conf.names import CELL_STAGES
+from qnnsweep.conf.names import SHOWN_STAGES
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.flows.cells.cases import CASES
 from qnnsweep.flows.cells.graph import REASON
-from qnnsweep.flows.forecasts.costs import EtaEstimate, ExpectedSeconds, work_label
+from qnnsweep.flows.forecasts.costs import EtaEstimate, ExpectedSeconds, stages_of, work_label
 
 _MARKS = {
     "waiting": ("·", "dim"),
@@ -90,7 +90,7 @@ class ProgressTable:
             states = {work: (state, now - since) for work, (state, since) in self._states.items()}
         lines: list[_Line] = []
         for request in self._cells:
-            work = {stage: (stage, work_label(stage, request)) for stage in CELL_STAGES}
+            work = {stage: (stage, work_label(stage, request)) for stage in stages_of(request)}
             stages = {stage: states.get(label, ("waiting", 0.0)) for stage, label in work.items()}
             lines.append(_Line(name=work_label("compare", request), stages=stages))
         room = max(3, (options.height or console.height) - _LINES_AROUND)
@@ -106,18 +106,19 @@ class ProgressTable:
 
 def _table(lines: Sequence[_Line], width: int) -> Iterator[Text]:
     """Yield the head, a rule, and one line per cell. A narrow table has one character per stage."""
-    head = "".join(f"{_BETWEEN}{stage}" for stage in CELL_STAGES)
+    shown = [stage for stage in SHOWN_STAGES if any(stage in line.stages for line in lines)]
+    head = "".join(f"{_BETWEEN}{stage}" for stage in shown)
     longest = max((len(line.name) for line in lines), default=0)
     is_narrow = 2 + max(longest, _LEAST_NAME) + len(head) > width
     if is_narrow:
-        head = f"{_BETWEEN}{'stages':<{len(CELL_STAGES)}}{_BETWEEN}{'now':<{_NOW_WIDTH}}"
+        head = f"{_BETWEEN}{'stages':<{len(shown)}}{_BETWEEN}{'now':<{_NOW_WIDTH}}"
     name_width = max(_LEAST_NAME, min(longest, width - 2 - len(head)))
     yield Text(f" {'cell':<{name_width}}{head}".rstrip(), "bold", no_wrap=True, overflow="crop")
     yield Text(f" {'─' * (name_width + len(head))}", no_wrap=True, overflow="crop")
     for line in lines:
         text = Text(f" {_shortened(line.name, name_width):<{name_width}}", no_wrap=True, overflow="crop")
         text.stylize(_STYLES.get(line.state, ""))
-        yield text.append_text(_marks(line) if is_narrow else _columns(line))
+        yield text.append_text(_marks(line, len(shown)) if is_narrow else _columns(line))
 
 
 def _columns(line: _Line) -> Text:
@@ -130,11 +131,15 @@ def _columns(line: _Line) -> Text:
     return columns
 
 
-def _marks(line: _Line) -> Text:
-    """Return a character per stage, then the running stage with its seconds, or the stage that waits for a core."""
+def _marks(line: _Line, width: int) -> Text:
+    """Return a character per stage, then the running stage with its seconds, or the stage that waits for a core.
+
+    `width`: the number of stages that any cell has.
+    """
     marks = Text(_BETWEEN)
     for state, _ in line.stages.values():
         marks.append(*_MARKS[state])
+    marks.pad_right(width - len(line.stages))
     for stage, (state, seconds) in line.stages.items():
         if state == line.state in ("running", "queued", "failed"):
             now = f"{seconds:.0f} s" if state == "running" else state
@@ -158,7 +163,7 @@ class ProgressLog:
         cells: Sequence[PlannedCell],
         console: Console,
         expected: ExpectedSeconds | None = None,
-        stages: Sequence[str] = CELL_STAGES,
+        stages: Sequence[str] = SHOWN_STAGES,
     ) -> None:
         self._console = console
         self._stages = stages

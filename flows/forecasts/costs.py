@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from qnnsweep.conf.backends import make_importable
-from qnnsweep.conf.names import CELL_STAGES, COMPILE_STAGES, MEASURE_STEPS
+from qnnsweep.conf.names import CELL_STAGES, COMPILE_STAGES, MEASURE_STEPS, SHOWN_STAGES
 from qnnsweep.conf.plan import Plan, PlannedCell
 from qnnsweep.conf.schema import Request, Reuse
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
@@ -72,6 +72,11 @@ def work_label(stage: str, request: Request) -> str:
     if request.toolchain.name != DEFAULT_TOOLCHAIN:
         names.append(request.toolchain.name)
     return " · ".join(names)
+
+
+def stages_of(request: Request) -> tuple[str, ...]:
+    """Return the stages of a cell that the progress display shows: those of its outcome, and then `cure`, if any."""
+    return SHOWN_STAGES if request.most_cures else CELL_STAGES
 
 
 def estimates(store: Store) -> dict[tuple[str, Subject], CostEstimate]:
@@ -217,7 +222,7 @@ def _seconds(requests: Sequence[Request], compiled: Collection[int], past: _Past
     seconds: dict[StageWork, float] = {}
     for request in requests:
         is_stored = id(request) in compiled
-        for stage in CELL_STAGES:
+        for stage in stages_of(request):
             expected = _similar(stage, request, past) or 0.0
             if stage == "lower":  # the first of the cells that share an edge program computes it for all
                 expected += (_similar("edge", request, past) or 0.0) / max(1, sharing[work_label("quantize", request)])
@@ -263,9 +268,9 @@ class EtaEstimate:
         self._usage = {_CORES: _Usage(clock(), self._expected.parallel)}
         self._usage |= {request.where: _Usage(clock(), len(request.devices)) for request in requests}
         self._where = [request.where for request in requests]
-        self._works = [[(stage, work_label(stage, request)) for stage in CELL_STAGES] for request in requests]
+        self._works = [[(stage, work_label(stage, request)) for stage in stages_of(request)] for request in requests]
         self._waiting_cells: dict[StageWork, list[int]] = defaultdict(list)
-        self._stages_left = [len(CELL_STAGES)] * len(requests)
+        self._stages_left = [len(of_cell) for of_cell in self._works]
         for number, of_cell in enumerate(self._works):
             for work in of_cell:
                 self._waiting_cells[work].append(number)
@@ -292,7 +297,7 @@ class EtaEstimate:
         for number in self._waiting_cells[work]:
             # The stages after a failed stage never start.
             before = self._stages_left[number]
-            is_last = state == "failed" or stage == CELL_STAGES[-1]
+            is_last = state == "failed" or work == self._works[number][-1]
             self._stages_left[number] = 0 if is_last else max(0, before - 1)
             if before and not self._stages_left[number]:
                 self.ended += 1

@@ -10,7 +10,7 @@ import pytest
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.names import CELL_STAGES
-from qnnsweep.flows.forecasts.costs import EtaEstimate, ExpectedSeconds, Forecast, forecast, work_label
+from qnnsweep.flows.forecasts.costs import EtaEstimate, ExpectedSeconds, Forecast, forecast, stages_of, work_label
 from qnnsweep.tasks.results.digests import input_digests
 from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
@@ -78,7 +78,7 @@ def test_without_a_run_there_is_no_forecast(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-SWEEP = ["model=digits_cnn", "scheme=8a8w,16a8w", "soc=SM8550,SM8650"]
+SWEEP = ["model=digits_cnn", "scheme=8a8w,16a8w", "soc=SM8550,SM8650", "measure.cures=0"]
 
 
 class Clock:
@@ -139,6 +139,20 @@ def test_the_estimate_assumes_the_concurrency_so_far(played: PlayedSweep) -> Non
     assert played.eta.seconds_left() == pytest.approx(2.0 * 2 * 6 * elapsed / busy)
 
 
+@pytest.mark.parametrize(
+    ("override", "tried"),
+    [("scheme=8a8w", True), ("scheme=fp16", False), ("measure.cures=0", False), ("measure.budget=false", False)],
+)
+def test_a_cell_whose_changes_are_tried_ends_when_they_are_tried(override: str, tried: bool) -> None:
+    (cell,) = load(["model=digits_cnn", "soc=SM8650", override]).cells
+    eta = EtaEstimate([cell])
+    for stage in CELL_STAGES:
+        eta.update(stage, work_label(stage, cell.request), "done")
+    assert (stages_of(cell.request)[-1], eta.ended) == (("cure", 0) if tried else ("compare", 1))
+    eta.update("cure", work_label("cure", cell.request), "done")
+    assert eta.ended == 1
+
+
 def test_reused_work_has_ended_and_gives_no_duration(played: PlayedSweep) -> None:
     for cell in range(4):
         for stage in CELL_STAGES:
@@ -185,7 +199,8 @@ def test_an_impossible_cell_is_not_counted() -> None:
 def test_works_that_wait_for_a_core_do_not_shorten_the_estimate() -> None:
     """Forty models are exported one after the other, although the tasks of all exports have started."""
     clock = Clock()
-    overrides = ["model=digits_cnn", "soc=SM8650", "scheme=8a8w", f"model.name={','.join(f'm{n}' for n in range(40))}"]
+    names = ",".join(f"m{n}" for n in range(40))
+    overrides = ["model=digits_cnn", "soc=SM8650", "scheme=8a8w", f"model.name={names}", "measure.cures=0"]
     cells = load(overrides).cells
     eta = EtaEstimate(cells, clock=clock)
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from qnnsweep.conf.load import load
-from qnnsweep.conf.names import CELL_STAGES
+from qnnsweep.conf.names import SHOWN_STAGES
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.flows.cli.progress import ProgressTable
 from qnnsweep.flows.forecasts.costs import work_label
@@ -19,7 +19,7 @@ from qnnsweep.flows.forecasts.costs import work_label
 GOLDENS = Path(__file__).parents[2] / "goldens" / "terminal"
 WIDTHS = (60, 80, 120)
 STATES = (
-    ("reused",) * 8,
+    ("reused",) * 8 + ("done",),
     ("done", "done", "failed"),
     ("done", "done", "done", "done", "done", "running"),
     ("done", "queued"),
@@ -45,7 +45,7 @@ def played(cells: int = 5) -> ProgressTable:
     planned = [cell_of(name) for name in names]
     table = ProgressTable(planned, clock=lambda: now[0])
     for cell, states in zip(planned, (*STATES[:4], *[STATES[4]] * (cells - 4)), strict=True):
-        for stage, state in zip(CELL_STAGES, states, strict=False):
+        for stage, state in zip(SHOWN_STAGES, states, strict=False):
             table.update(stage, work_label(stage, cell.request), state)
     now[0] = 12.0
     return table
