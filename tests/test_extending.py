@@ -90,7 +90,8 @@ def changed(text: str, change: Block) -> str:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of the project: its tracked files."""
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = ["git", "-c", f"safe.directory={ROOT}", "ls-files"]  # the checkout can be another user's
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in names.splitlines():
         if (ROOT / name).exists():
             (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,7 @@ class LyingSshd:
                 connection, _ = self._listening.accept()
                 transport = paramiko.Transport(connection)
                 transport.add_server_key(self.key)
-                with contextlib.suppress(paramiko.SSHException, EOFError):
+                with contextlib.suppress(paramiko.SSHException, EOFError, OSError):  # the client went
                     transport.start_server(server=_Session(self))
 
 

@@ -83,11 +83,12 @@ def test_a_hashed_host_name_is_found(board: Sshd, tmp_path: Path) -> None:
 
 
 def test_a_jump_host_never_gets_the_password_of_the_device(
-    lying: LyingSshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lying: LyingSshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("BOARD_PASSWORD", "of-the-board")
     monkeypatch.setenv("GATE_PASSWORD", "of-the-gate")
     jump = LyingSshd()
+    request.addfinalizer(jump.close)
     known = tmp_path / "known_hosts"
     known.write_text(lying.line + jump.line)
     config = SshConfig(
@@ -103,7 +104,6 @@ def test_a_jump_host_never_gets_the_password_of_the_device(
     config.jump = None
     assert hello(f"127.0.0.1:{lying.port}", config) == b"hello"
     assert lying.passwords == ["of-the-board"]
-    jump.close()
 
 
 def test_a_device_is_reached_through_a_jump_host(board: Sshd) -> None:

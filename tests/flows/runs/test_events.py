@@ -45,8 +45,10 @@ def automation(client: httpx.Client, model: str, block: str) -> None:
 
 
 def events(client: httpx.Client) -> list[dict[str, Any]]:
+    """Return the events of this module's run; other tests use the server, too."""
     named = {"filter": {"event": {"name": ["qnnsweep.regressed"]}}}
-    return client.post("/events/filter", json=named).raise_for_status().json()["events"]
+    found = client.post("/events/filter", json=named).raise_for_status().json()["events"]
+    return [event for event in found if event["payload"]["run"] == RUN.run_id]
 
 
 def test_an_automation_starts_from_the_event_of_a_cell_of_its_model_alone(
@@ -63,5 +65,5 @@ def test_an_automation_starts_from_the_event_of_a_cell_of_its_model_alone(
     assert notification["subject"] == "toy · 8a8w · SM8650 · phone"
     assert notification["body"] == f"final_snr_db 20 dB, was 30 dB since {run_of(3)}: torch 2.13.0 -> 2.14.0"
     (event,) = wait_until(lambda: events(prefect_api), 60, "the server has stored the event")
-    assert (event["resource"]["qnnsweep.scheme"], event["payload"]["run"]) == ("8a8w", RUN.run_id)
+    assert event["resource"]["qnnsweep.scheme"] == "8a8w"
     assert event["payload"]["series"][0]["first_bad_run"] == run_of(3)

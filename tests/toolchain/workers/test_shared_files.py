@@ -1,4 +1,4 @@
-"""Files of a call in /dev/shm count towards the memory limit of the call, and do not outlive it. Needs root."""
+"""Files of a call in /dev/shm count towards the memory limit of the call, and do not outlive it, if root runs it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from qnnsweep.tasks.errors import ToolchainError
 from qnnsweep.tasks.toolchain.workers.shared_files import private_bytes
+from tests.devices.loopback import require_root
 
 import faulty_calls  # isort: skip
 
@@ -20,12 +21,14 @@ pytestmark = pytest.mark.toolchain
 
 
 def test_files_without_end_exceed_the_memory_limit(workers_with: WorkersWith) -> None:
+    require_root("to give a call a /dev/shm of its own")
     with pytest.raises(ToolchainError, match=r"^lower failed: memory limit of 1 GiB") as raised:
         workers_with(memory_bytes=2**30).call("lower", faulty_calls.fill_shared_folder, 1800)
     assert raised.value.cause == "memory limit"
 
 
 def test_files_are_gone_when_their_call_has_ended(workers_with: WorkersWith) -> None:
+    require_root("to give a call a /dev/shm of its own")
     name = workers_with().call("lower", faulty_calls.fill_shared_folder, 64).value
     assert name.endswith("-1")
     assert not (Path("/dev/shm") / name).exists()
