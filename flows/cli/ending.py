@@ -5,8 +5,14 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from qnnsweep.conf.errors import ENVIRONMENT_UNUSABLE
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+_NO_MEMORY = b"qnnsweep: no memory was left to begin a thread; raise the limit (ulimit -v) and run again\n"
 _NOT_WRITTEN = 120
 """The exit code of Python if the output cannot be written at the end."""
 
@@ -23,3 +29,16 @@ def end(code: int) -> NoReturn:
             with suppress(OSError):
                 stream.close()
     os._exit(code)
+
+
+def end_without_memory() -> None:
+    """Let this process end if a thread has no memory to begin: Python 3.11 and 3.12 wait for its beginning for ever."""
+    sys.unraisablehook = _end_without_memory
+
+
+def _end_without_memory(unraisable: "UnraisableHookArgs") -> None:
+    begin = getattr(unraisable.object, "__func__", None)
+    if begin is threading.Thread._bootstrap and issubclass(unraisable.exc_type, MemoryError):  # type: ignore[attr-defined]
+        os.write(2, _NO_MEMORY)
+        os._exit(ENVIRONMENT_UNUSABLE)
+    sys.__unraisablehook__(unraisable)

@@ -44,7 +44,7 @@ from qnnsweep.flows.cli.command import (
     ON_SWEEP_UNTIL_STOPPED,
     Command,
 )
-from qnnsweep.flows.cli.ending import end
+from qnnsweep.flows.cli.ending import end, end_without_memory
 from qnnsweep.flows.cli.options import EXITS, usage_line
 
 app = typer.Typer(
@@ -125,6 +125,7 @@ app.add_typer(toolchain.app, name="toolchain", short_help="Prepare, list and rem
 
 def main() -> NoReturn:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    end_without_memory()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 shows "?" for what it lacks
             stream.reconfigure(errors="replace")

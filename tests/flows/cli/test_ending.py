@@ -29,3 +29,45 @@ def test_threads_and_exit_functions_end_before_the_process_and_all_output_is_wri
 def test_output_that_cannot_be_written_is_an_error_as_in_python(program: Program, tmp_path: Path) -> None:
     line = "python -c 'from qnnsweep.flows.cli.ending import end; print(1); end(0)' > /dev/full; echo $?"
     assert program.shell(line).stdout == "120\n"
+
+
+WITHOUT_MEMORY = """
+import os, resource, threading
+from qnnsweep.flows.cli.ending import end_without_memory
+end_without_memory()
+codes = []
+for spare in range(0, 24 << 20, 1 << 18):
+    if (child := os.fork()) == 0:
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + spare,) * 2)
+        try:
+            threading.Thread(target=bytearray, args=(1,)).start()
+        except (RuntimeError, MemoryError):
+            os._exit(1)
+        os._exit(0)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(*sorted(set(codes)))
+"""
+ONE_THREAD = """
+import threading
+from qnnsweep.flows.cli.ending import end_without_memory
+end_without_memory()
+class Starved(threading.Thread):
+    def _bootstrap_inner(self):
+        raise {error}
+Starved().start()
+"""
+
+
+@pytest.mark.timeout(120)
+def test_a_process_that_has_hardly_any_memory_ends(program: Program) -> None:
+    ran = program.python(WITHOUT_MEMORY)
+    assert set(ran.stdout.split()) <= {"0", "1", "3"}
+    assert {"0", "1"} <= set(ran.stdout.split())
+
+
+@pytest.mark.timeout(60)
+def test_a_thread_without_memory_to_begin_ends_the_process_with_what_the_machine_lacks(program: Program) -> None:
+    ran = program.python(ONE_THREAD.format(error="MemoryError"))
+    assert (ran.returncode, ran.stdout) == (3, "")
+    assert ran.stderr == ("qnnsweep: no memory was left to begin a thread; raise the limit (ulimit -v) and run again\n")
