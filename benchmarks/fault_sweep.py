@@ -57,7 +57,7 @@ class Ran:
     def run_id(self) -> str | None:
         """The run's id; None if the run has not written its tables."""
         last = self.out.splitlines()[-1:]
-        return json.loads(last[0])["run_id"] if last and last[0].startswith("{") else None
+        return json.loads(last[0]).get("run_id") if last and last[0].startswith("{") else None
 
     @property
     def error_line(self) -> str | None:

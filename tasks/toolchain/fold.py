@@ -23,6 +23,12 @@ _MOST_BYTES = 2**26
 _PREFIX = "folded"
 _CHECK = torch.ops.aten._assert_tensor_metadata.default
 """Checks at run time what torch.export knows of a value. A constant has passed the check."""
+_WEIGHTED = (
+    *(torch.ops.aten.linear.default, torch.ops.aten.convolution.default),
+    *(torch.ops.aten.conv1d.default, torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default),
+    *(torch.ops.aten.conv_transpose1d.default, torch.ops.aten.conv_transpose2d.input),
+)
+"""The operators whose second argument is a weight, and whose third is a bias."""
 _MOVES = (torch.ops.aten.clone.default, torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.embedding.default)
 
 
@@ -32,14 +38,15 @@ def fold_constants(program: ExportedProgram, *, of_weights: bool = True) -> None
     `of_weights`: whether values that depend on parameters and buffers are constants, too. Those of a quantized program
     stay, because their readers need their grids.
 
-    A value that is only created (`torch.zeros`), viewed or looked up stays: nothing is computed. So do values that are
-    changed in place, random numbers, and the outputs of the program.
+    A value that is only created (`torch.zeros`), viewed or looked up stays: nothing is computed. But a view that reads
+    memory in its order is a constant if a convolution or a linear layer reads it as its weight: the quantizer would not
+    recognize it. Values that are changed in place, random numbers, and the outputs of the program stay, too.
     """
     values = _values(program, of_weights)
     folded = [
         node
         for node, (value, is_computed) in values.items()
-        if is_computed
+        if (is_computed or (of_weights and value.is_contiguous() and _is_viewed_weight(node)))
         and value.numel() * value.element_size() <= _MOST_BYTES
         and any(user not in values and user.op != "output" and user.target is not _CHECK for user in node.users)
     ]
@@ -64,6 +71,12 @@ def fold_constants(program: ExportedProgram, *, of_weights: bool = True) -> None
         )
     _erase_unused(program, values)
     _declare(program, specs)
+
+
+def _is_viewed_weight(node: Node) -> bool:
+    return node.op == "call_function" and any(
+        user.target in _WEIGHTED and any(argument is node for argument in user.args[1:3]) for user in node.users
+    )
 
 
 def _values(program: ExportedProgram, of_weights: bool) -> dict[Node, tuple[torch.Tensor, bool]]:

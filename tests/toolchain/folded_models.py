@@ -67,6 +67,23 @@ class StandardizesAWeight(Net):
         return torch.nn.functional.conv1d(self.linear(x)[None], weight, self.convolution.bias)
 
 
+class ConvolvesCausally(Net):
+    """A convolution with a stored weight of two dimensions, as state space models have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        padded = torch.nn.functional.conv1d(self.linear(x)[None], self.weight.unsqueeze(1), padding=2, groups=4)
+        return padded[:, :, :8]
+
+
+class TransposesAWeight(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.linear.weight.t(), self.linear.bias)
+
+
 class AddsParameters(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         token = (self.embedding.weight[:1] + self.linear.bias).expand(4, -1)

@@ -30,9 +30,10 @@ FOLDED = {
     "ScalesAWeight": ["aten.linear.default"],
     "AddsAnAdapter": ["aten.linear.default"],
     "StandardizesAWeight": ["aten.linear.default", "aten.unsqueeze.default", "aten.conv1d.default"],
+    "ConvolvesCausally": ["aten.linear.default", "aten.unsqueeze.default", "aten.conv1d.default"],
     "AddsParameters": ["aten.cat.default", "aten.linear.default"],
 }
-KEPT = ("ViewsABuffer", "LooksUpPositions", "FillsAMask", "DrawsNumbers")
+KEPT = ("TransposesAWeight", "ViewsABuffer", "LooksUpPositions", "FillsAMask", "DrawsNumbers")
 
 
 def operators(program: torch.export.ExportedProgram) -> list[str]:
@@ -91,7 +92,14 @@ def test_tensors_without_elements_are_left_out_unless_they_give_a_dtype() -> Non
 @pytest.mark.toolchain
 @pytest.mark.parametrize(
     ("kind", "scheme"),
-    [("Sinusoidal", "8a8w"), ("Sinusoidal", "fp16"), ("StandardizesAWeight", "8a8w"), ("AddsParameters", "8a8w")],
+    [
+        ("Sinusoidal", "8a8w"),
+        ("Sinusoidal", "fp16"),
+        ("StandardizesAWeight", "8a8w"),
+        ("ConvolvesCausally", "8a8w"),
+        ("TransposesAWeight", "8a8w"),
+        ("AddsParameters", "8a8w"),
+    ],
 )
 def test_a_model_with_folded_values_is_compiled_as_one_subgraph(kind: str, scheme: str, resources: Resources) -> None:
     ask = load([f"scheme={scheme}", "soc=SM8650", "measure.dump_operators=false"]).cells[0].request
