@@ -16,6 +16,7 @@ from qnnsweep.flows.cli import (
     bisect,
     cache,
     diff,
+    export,
     init,
     inspect,
     lists,
@@ -62,6 +63,7 @@ COMMANDS = (
     Command(state.devices, ON_SWEEP, "Show the devices and whether they can be used.", EXITS),
     Command(state.doctor, ON_STORE, "Show what this machine lacks, and how to install it."),
     Command(run.report, ON_STORE, "Show a run and write its report again."),
+    Command(export.export, ON_STORE, "Write a run for MLflow, Weights & Biases or TensorBoard.", export.EXITS),
     Command(inspect.inspect, ON_MACHINE, "Show what a program (.pte) contains.", inspect.EXITS),
     Command(diff.diff, ON_STORE, "Compare two runs, or two programs.", diff.EXITS),
     Command(run.serve, ON_SWEEP_UNTIL_STOPPED, "Run a sweep on a schedule, or on request from Prefect.", EXITS),
@@ -91,7 +93,19 @@ GROUPS = (
     ),
 )
 
-_WITHOUT_OVERRIDES = ("cache", "diff", "doctor", "list", "recompare", "repro", "report", "simulate", "tensors", "ui")
+_WITHOUT_OVERRIDES = (
+    "cache",
+    "diff",
+    "doctor",
+    "export",
+    "list",
+    "recompare",
+    "repro",
+    "report",
+    "simulate",
+    "tensors",
+    "ui",
+)
 """The commands in which the word `artifacts=PLACE` is not an override, and means the option `--artifacts`."""
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 """Libraries create many objects that stay. With Python's threshold, collections are a tenth of the time of imports."""

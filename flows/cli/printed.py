@@ -11,6 +11,7 @@ from qnnsweep.flows.cli.devices import DeviceStatus
 from qnnsweep.flows.repro import Reproducer
 from qnnsweep.flows.runs.culprit import Culprit
 from qnnsweep.flows.runs.diff import Difference
+from qnnsweep.flows.runs.export import Exported
 from qnnsweep.flows.runs.program_diff import ProgramDifference
 from qnnsweep.flows.runs.qualification import Qualification
 from qnnsweep.tasks.records import InspectedProgram, Simulated
@@ -229,6 +230,7 @@ PRINTED: dict[str, tuple[Any, dict[str, Any]]] = {
     "run": (RunSummary, {}),
     "search": (Search, {}),
     "report --site": (None, {"site": str}),
+    "export": (Exported, {}),
     "plan": (Plan, {}),
     "inspect": (
         InspectedProgram,
