@@ -36,7 +36,8 @@ ReadersOf = Callable[[Material], dict[str, Reader]]
 SHARES: Mapping[str, float] = {
     "etdump": 0.22,
     "debug buffer": 0.06,
-    "program": 0.12,
+    "program": 0.10,
+    "diff of programs": 0.02,
     "record": 0.16,
     "key file": 0.10,
     "blob": 0.10,

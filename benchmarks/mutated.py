@@ -26,6 +26,8 @@ from qnnsweep.tasks.storage.codec import decode, encode
 from qnnsweep.tasks.storage.manifest import referenced_blobs
 from qnnsweep.tasks.storage.store import Store, blob_name
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
+from qnnsweep.tasks.toolchain.readback.inspection import inspect_program
+from qnnsweep.tasks.toolchain.readback.program_changes import program_changes
 from qnnsweep.tasks.toolchain.readback.pte import read_pte
 
 Outcome = Literal["equal", "refused", "read", "different"]
@@ -134,6 +136,26 @@ def programs(material: Material) -> dict[str, Reader]:
     return {name: Reader(material.store.read(blob), read) for name, blob in blobs.items() if blob is not None}
 
 
+def diffs(material: Material) -> dict[str, Reader]:
+    """Compare programs with what they were before their mutation, as `qnnsweep diff A.pte B.pte` does."""
+
+    def reader(program: Blob) -> Reader:
+        data = material.store.read(program)
+        before = inspect_program(data)
+
+        def read(mutated: bytes) -> Outcome:
+            try:
+                changes = program_changes(before, inspect_program(mutated))
+            except EvidenceError:
+                return "refused"
+            return "read" if changes or mutated == data else "equal"
+
+        return Reader(data, read)
+
+    blobs = {"program": material.lowered.program, "program_debug": material.lowered.methods[0].debug_program}
+    return {name: reader(blob) for name, blob in blobs.items() if blob is not None}
+
+
 def blobs(material: Material) -> dict[str, Reader]:
     """Read blobs from the store: etdumps, the debug buffer, programs, samples, references and the rest."""
     store = material.store
@@ -222,6 +244,7 @@ READERS: Mapping[str, Callable[[Material], dict[str, Reader]]] = {
     "etdump": etdumps,
     "debug buffer": debug_buffers,
     "program": programs,
+    "diff of programs": diffs,
     "record": records,
     "key file": keys,
     "blob": blobs,

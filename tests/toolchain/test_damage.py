@@ -49,7 +49,7 @@ def test_a_mutation_is_reproducible(data: bytes, seed: int) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("kind", ["etdump", "debug buffer", "record", "key file", "blob"])
+@pytest.mark.parametrize("kind", ["etdump", "debug buffer", "diff of programs", "record", "key file", "blob"])
 def test_a_mutated_file_is_read_right_or_refused(kind: str, material: mutated.Material) -> None:
     counts = damage.mutate(material, kind, range(FEW), seed=0)
     assert counts.failures == []
