@@ -5,7 +5,7 @@ const matrix = document.querySelector(".matrix");
 const form = document.getElementById("filter");
 const cells = [...document.querySelectorAll(".cell")];
 const links = matrix ? [...matrix.querySelectorAll("a[data-cell]")] : [];
-const FILTERS = ["measure", "model", "scheme", "soc", "outcome", "text"];
+const FILTERS = ["measure", "model", "scheme", "soc", "outcome", "fold", "text"];
 
 /** Return a function from a number to its position on the scale: 0 is worst, 1 is best. */
 function ranked(measure, values) {
@@ -72,33 +72,38 @@ function applyFilter(wanted) {
 function filterCells() {
   const wanted = Object.fromEntries(FILTERS.map((name) => [name, form.elements[name].value.trim()]));
   const words = wanted.text.toLowerCase();
+  const folds = wanted.fold === "" && wanted.soc === "";
+  let shown = 0;
   for (const [number, cell] of cells.entries()) {
     const differs = ["model", "scheme", "soc", "outcome"].some((name) => wanted[name] && cell.dataset[name] !== wanted[name]);
     const searchedText = () => [...cell.querySelectorAll("header > :not(nav), .reason, .error")].map((part) => part.textContent).join(" ");
-    cell.hidden = differs || (words !== "" && !searchedText().toLowerCase().includes(words));
-    links.find((link) => link.dataset.cell === String(number)).classList.toggle("faded", cell.hidden);
+    const isOut = differs || (words !== "" && !searchedText().toLowerCase().includes(words));
+    shown += isOut ? 0 : 1;
+    cell.hidden = isOut || (folds && "folded" in cell.dataset);
+    links.find((link) => link.dataset.cell === String(number)).classList.toggle("faded", isOut);
   }
   paint(wanted.measure);
-  const shown = cells.filter((cell) => !cell.hidden).length;
   for (const body of matrix.tBodies) {
     for (const row of body.rows) {
       if (!row.classList.contains("model")) row.hidden = ![...row.querySelectorAll("a")].some((link) => !link.classList.contains("faded"));
     }
     body.hidden = [...body.rows].every((row) => row.hidden || row.classList.contains("model"));
   }
-  hideColumns(wanted.soc);
+  hideColumns(wanted.soc, folds);
   form.querySelector("output").textContent = `${shown === cells.length ? "" : `${shown} of `}${cells.length} ${cells.length === 1 ? "cell" : "cells"}`;
   form.querySelector(".clear").disabled = filterValues().size === 0;
   rove(links.find((link) => link.tabIndex === 0 && link.offsetParent) ?? links.find((link) => link.offsetParent && !link.classList.contains("faded")));
 }
 
-/** Hide the columns of other SoCs while one SoC is selected. */
-function hideColumns(soc) {
+/** Hide the columns of other SoCs while one SoC is selected, and otherwise those that are equal to another one. */
+function hideColumns(soc, folds) {
+  for (const names of document.querySelectorAll(".also")) names.hidden = !folds;
   const heads = [...matrix.tHead.rows[0].cells];
   for (const row of matrix.rows) {
     if (row.classList.contains("model")) continue;
     [...row.cells].forEach((tableCell, i) => {
-      tableCell.hidden = i > 0 && soc !== "" && heads[i].querySelector("span").textContent !== soc;
+      const isOther = soc !== "" && heads[i].querySelector("span")?.textContent !== soc;
+      tableCell.hidden = i > 0 && (isOther || (folds && "folded" in heads[i].dataset));
     });
   }
 }

@@ -19,6 +19,7 @@ from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
 from qnnsweep.tasks.report import data, figures
 from qnnsweep.tasks.report import format as display
 from qnnsweep.tasks.report.counts import count
+from qnnsweep.tasks.report.folding import folds
 from qnnsweep.tasks.report.formats.cells import other_toolchain
 from qnnsweep.tasks.report.glossary import GLOSSARY
 from qnnsweep.tasks.report.ladder import ladders, worst_output
@@ -105,6 +106,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         cells.append(cell)
         of_cells.append(_embedded(shown, columns, cell, strings))
     regressed = [(cell, cell.regressions) for cell in cells if cell.regressions]
+    folded = folds([(named(row, column_names), row) for row in rows], [cell.row for cell, _ in regressed])
     counts = count(rows, tables.get("trends", ()))
     return html(
         "page",
@@ -123,7 +125,9 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
         counts=counts,
         outcomes={**dict.fromkeys(display.OUTCOMES, 0), **counts.outcomes},
         matrix=_matrix(cells, column_names),
-        socs=list(dict.fromkeys(named(row, column_names) for row in rows)),
+        socs={column: [other[0] for other in folded if folded[other] == column != other] for column in folded},
+        is_folded=lambda column: folded[column] != column,
+        column_of=lambda cell: named(cell.row, column_names),
         troubles=_troubles(cells),
         detailed=detailed,
         has_trends=bool(tables.get("trends")),

@@ -25,8 +25,8 @@ function arrive() {
   const named = document.getElementById(anchor);
   const cell = named?.closest(".cell");
   const target = named?.matches(".permalink") ? cell : named;
-  // A place that the filter hides has no position to scroll to: clear the filter.
-  if (cell?.hidden) applyFilter(new URLSearchParams());
+  // A place that the filter hides has no position to scroll to: clear the filter, or unfold.
+  if (cell?.hidden) applyFilter(new URLSearchParams("folded" in cell.dataset ? "fold=no" : ""));
   if (place) history.replaceState(null, "", address(place));
   for (const other of cells) other.classList.toggle("here", other === cell);
   if (!target) return;
