@@ -1,7 +1,12 @@
-"""The event `qnnsweep.regressed` in Prefect, one per cell that got worse in a run. Automations can start from it.
+"""The events in Prefect from which automations can start: `qnnsweep.regressed`, one per cell that got worse in a run,
+and `qnnsweep.ended`, one per run.
 
-The labels of its resource name the cell, so that an automation can match a model. Its payload has what got worse.
+The labels of the resource of `qnnsweep.regressed` name the cell, so that an automation can match a model. Its payload
+has what got worse. Prefect's own events of a flow run have only those tags with which it was created; `qnnsweep.ended`
+has all of them.
 """
+
+from collections.abc import Sequence
 
 from prefect.events import emit_event
 
@@ -10,7 +15,7 @@ from qnnsweep.flows.runs.results import SweepResult, report_name
 from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
 from qnnsweep.tasks.storage.store import Store
 
-REGRESSED = "qnnsweep.regressed"
+REGRESSED, ENDED = "qnnsweep.regressed", "qnnsweep.ended"
 _NAMES = CELL_COLUMNS[1:]
 _NUMBERS = ("series", "operator", "step", "value", "level", "unit", "verdict", "first_bad_run", "changed")
 
@@ -36,6 +41,15 @@ def emit_regressions(result: SweepResult, store: Store) -> None:
             "report": report,
         }
         emit_event(event=REGRESSED, resource=resource, payload=payload)
+
+
+def emit_end(result: SweepResult, state: str, tags: Sequence[str]) -> None:
+    """Emit the event of a run that has ended. `state`: Completed or Failed. `tags`: all tags of its flow run."""
+    run = result.run.run_id
+    resource = {"prefect.resource.id": f"qnnsweep.run.{run}", "prefect.resource.name": run, "qnnsweep.state": state}
+    related = [{"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"} for tag in tags]
+    payload = {"run": run, "summary": ", ".join(result.counts.in_words()), "report": result.run.report}
+    emit_event(event=ENDED, resource=resource, related=related, payload=payload)
 
 
 def _in_words(row: Row) -> str:

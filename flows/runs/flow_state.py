@@ -13,6 +13,7 @@ from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from qnnsweep.conf.plan import Plan
+from qnnsweep.flows.runs.events import emit_end
 from qnnsweep.flows.runs.results import SweepResult
 
 P = ParamSpec("P")
@@ -102,12 +103,14 @@ def _ended(result: R) -> R:
         return result
     counts = run.counts
     ends = [*counts.outcomes, *(["regressed"] if counts.regressed else [])]
-    _add_tags([f"outcome:{outcome}" for outcome in ends])
+    tags = _add_tags([f"outcome:{outcome}" for outcome in ends])
     failed = any(outcome in ends for outcome in run.fail_on)
     problems = counts.problems_in_words()
-    kind = "Failed" if failed else "Completed"
-    name = f"{kind}: {', '.join(problems)}" if problems else kind
+    # Automations, and those that Prefect's UI makes, wait for a state by its name: Failed has no other name.
+    name = "Failed" if failed else f"Completed: {', '.join(problems)}" if problems else "Completed"
     message = ", ".join(counts.in_words())
+    if tags:
+        emit_end(run, "Failed" if failed else "Completed", tags)
     state_type = StateType.FAILED if failed else StateType.COMPLETED
     return cast("R", State(type=state_type, name=name, message=message, data=result))
 
@@ -117,10 +120,11 @@ def _tags(kind: str, names: Iterable[str]) -> list[str]:
     return [f"{kind}:{name}" for name in unique] if len(unique) <= _MOST_TAGS else [f"{len(unique)} {kind}s"]
 
 
-def _add_tags(tags: Sequence[str]) -> None:
-    """Add tags to this flow run. Outside a flow run, do nothing."""
+def _add_tags(tags: Sequence[str]) -> list[str]:
+    """Add tags to this flow run, and return all that it has now. Outside a flow run, do nothing."""
     if (run_id := flow_run.id) is None:
-        return
+        return []
     with get_client(sync_client=True) as client:
-        now = client.read_flow_run(run_id).tags
-        client.update_flow_run(run_id, tags=[*dict.fromkeys([*now, *tags])])
+        whole = list(dict.fromkeys([*client.read_flow_run(run_id).tags, *tags]))
+        client.update_flow_run(run_id, tags=whole)
+    return whole

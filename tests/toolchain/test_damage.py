@@ -49,13 +49,20 @@ def test_a_mutation_is_reproducible(data: bytes, seed: int) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("kind", ["etdump", "debug buffer", "diff of programs", "record", "key file", "blob"])
+@pytest.mark.parametrize("kind", ["etdump", "debug buffer", "record", "key file", "blob"])
 def test_a_mutated_file_is_read_right_or_refused(kind: str, material: mutated.Material) -> None:
     counts = damage.mutate(material, kind, range(FEW), seed=0)
     assert counts.failures == []
     assert counts.mutations == FEW
     expected = {"etdump": "refused", "debug buffer": "read", "record": "refused", "key file": "equal"}
     assert counts.outcomes[expected.get(kind, "refused")] > 0
+
+
+def test_a_mutated_program_is_compared_with_what_it_was_or_refused(material: mutated.Material) -> None:
+    counts = damage.mutate(material, "diff of programs", range(8), seed=0)
+    assert counts.failures == []
+    assert counts.mutations == 8
+    assert set(counts.outcomes) == {"read", "refused"}
 
 
 def test_a_comparison_of_a_mutated_file_has_the_same_rows_or_is_refused(material: mutated.Material) -> None:
