@@ -1,5 +1,8 @@
 """Writes a run for TensorBoard: a folder of event files per run, and in it one per cell, with its hyperparameters."""
 
+# pyright: reportAttributeAccessIssue=false
+# The classes of protocol buffers are made when their modules are imported.
+
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -50,7 +50,7 @@ def _write_one(run: TrackedRun, folder: Path, one: Tracked, id_: str, kind: str)
         config=dict(one.parameters),
         settings=quiet,
     ) as written:
-        written.summary.update(one.metrics | {name: text[:_MOST_TEXT] for name, text in one.tags.items()})
+        written.summary.update({**one.metrics, **{name: text[:_MOST_TEXT] for name, text in one.tags.items()}})
         if kind == "sweep" and run.report is not None:
             shutil.copy(run.report, written.dir)
             written.save(f"{written.dir}/{run.report.name}", base_path=written.dir)
