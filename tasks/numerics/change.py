@@ -18,7 +18,7 @@ A series has changed if the change exceeds the floor and one of these limits:
 - the last twelve nights: the CUSUM (Page, Biometrika 41, 1954) of the change, of which at most 2.3 units per night are
   counted, less 0.65 units per night, exceeds 5.3 units. If the level has fewer than 40 nights, each night is compared
   with all nights before it: the CUSUM of the normal scores of Student's t, of which at most 4 per night are counted,
-  less 0.75 per night, exceeds 7;
+  less 0.75 per night, exceeds 7.3, unless the nights before and since are related to each other;
 - the last three nights: their median differs by 4 units from the older half of the baseline, because a drift also
   moves the rest of the baseline, and is worse than all nights before.
 
@@ -46,9 +46,9 @@ _PAIR, _PAIR_MOST, _PAIR_LEAST = 4.3, 2.6, 1.0
 _CUSUM, _CUSUM_MOST, _CUSUM_SLACK = 5.3, 2.3, 0.65
 _CUSUM_NIGHTS = 10  # the CUSUM needs this number of nights before its window
 _YOUNG_NIGHTS = 40  # a level with fewer nights is judged by the CUSUM of scores
-_YOUNG, _YOUNG_MOST, _YOUNG_SLACK, _YOUNG_LEAST = 7.0, 4.0, 0.75, 3
-_RELATED = 0.35  # the autocorrelation of nights above which the CUSUM of scores would take their noise for a change
-_OUTLIERS, _OUTLIERS_SHARE = 2, 10  # two nights, or one of ten, may be outliers
+_YOUNG, _YOUNG_MOST, _YOUNG_SLACK, _YOUNG_LEAST = 7.3, 4.0, 0.75, 3
+_RELATED = 0.25  # the autocorrelation of nights above which the CUSUM of scores would take their noise for a change
+_OUTLIERS = 2  # so many nights may be outliers
 _OUTLIER = 4.0  # in units of the limit of a single night, computed without the outliers
 _OUTLIERS_REST, _NOT_YET_OUTLIERS = 10, 9  # among so many other nights; none of the last nights, which may be a change
 _DRIFT, _DRIFT_NIGHTS, _OLDEST_NIGHTS = 4.0, 3, 5
@@ -102,17 +102,19 @@ def exact_baseline(levels: Sequence[Sequence[float]], series: Series, floor: flo
     return replace(baseline(levels, series, floor), noise=0.0, unit=0.0, unit_of_a_night=0.0)
 
 
-def inliers(levels: Sequence[Sequence[float]], series: Series) -> list[list[bool]]:
-    """Return which nights can be part of a baseline: all but a few that differ from the others by far.
+def inliers(levels: Sequence[Sequence[float]], judged: Sequence[Sequence[bool]], series: Series) -> list[list[bool]]:
+    """Return which nights can be part of a baseline: all but one or two that differ from the others by far.
 
-    Such nights are in a level if they came before the series had a baseline. Each deviates from its level by more than
-    4 units, which are computed from the other nights. So they cannot enlarge the noise.
+    Such nights are in a level if they came before the series had a baseline, so that they were not `judged`. Each
+    deviates from its level by more than 4 units, which are computed from the other nights. So they cannot enlarge the
+    noise. A night that was judged and found steady is part of the noise, however heavy its tails are.
     """
     deviations = _deviations(levels)
     count = len(deviations)
     old = range(max(0, count - _NOT_YET_OUTLIERS))
-    worst = sorted(old, key=lambda night: deviations[night], reverse=True)
-    for outliers in range(max(_OUTLIERS, count // _OUTLIERS_SHARE), 0, -1):
+    was_judged = [is_judged for of_level in judged for is_judged in of_level]
+    worst = sorted((night for night in old if not was_judged[night]), key=lambda night: -deviations[night])
+    for outliers in range(_OUTLIERS, 0, -1):
         if count - outliers < _OUTLIERS_REST or outliers > len(worst):
             continue
         # The last two nights may be a change, which must not hide an outlier: the two largest of the last do not count.
@@ -198,7 +200,8 @@ def changed_nights(
     if len(level) < _YOUNG_NIGHTS and (apart <= 1 or far.unit > series.noise):
         nights = _nights_of_young(level, min(recent, WINDOW - 1), tonight, series, better * SIGMAS / sigmas)
         far, falls, _ = compare(max(0, nights - 1))
-        related = _autocorrelation(level[: len(level) - len(falls) + 1]) > _RELATED
+        began = len(level) - len(falls) + 1
+        related = _autocorrelation(level[:began], [*level[began:], tonight]) > _RELATED
         if nights > 1 and not related and median(falls[-3:]) > far.floor:
             return _onset(falls), far
     elif apart > 1:
@@ -241,12 +244,15 @@ def _nights_of_young(level: Sequence[float], recent: int, tonight: float, series
     return nights if cusum > _YOUNG else 0
 
 
-def _autocorrelation(values: Sequence[float]) -> float:
-    """Return how closely each night is related to the night before it: 0 for independent noise, at most 1."""
-    mean = fmean(values)
-    deviations = [value - mean for value in values]
-    squares = sum(deviation * deviation for deviation in deviations)
-    return sum(before * after for before, after in pairwise(deviations)) / squares if squares else 0.0
+def _autocorrelation(*levels: Sequence[float]) -> float:
+    """Return how closely each night is related to the night before it: 0 for independent noise, at most 1.
+
+    Each night deviates from the mean of its own level, so that a change of the level relates no nights.
+    """
+    deviations = [[value - mean for value in level] for level in levels for mean in [fmean(level)]]
+    squares = sum(deviation * deviation for level in deviations for deviation in level)
+    products = sum(before * after for level in deviations for before, after in pairwise(level))
+    return products / squares if squares else 0.0
 
 
 def oldest(

@@ -21,6 +21,7 @@ from qnnsweep.tasks.records.vocabulary import TrendVerdict
 BAD = ("regressed", "still_bad")
 
 _GOOD = ("level", "improved")
+_UNJUDGED = ("new", "no_baseline")
 _SETTLED = 3  # nights after which a better level becomes the baseline; a worse level needs `TrendConfig.nights`
 _FLAP = 3  # a series that is bad again within this number of nights has the same regression
 _FLAP_OF_EXACT = 1  # without noise, each return is a regression
@@ -174,7 +175,8 @@ class _Past:
         exact = tonight.inputs is not None and all(map(_is_exact, levels))
         enough = sum(map(len, levels)) >= (1 if exact else config.least_nights)
         levels = [level for level in levels if level and enough]
-        kept = inliers([*map(_values, levels)], series)
+        judged = [[night.verdict not in _UNJUDGED for night in level] for level in levels]
+        kept = inliers([*map(_values, levels)], judged, series)
         levels = [[*compress(level, of_level)] for level, of_level in zip(levels, kept, strict=True)]
         return cls(nights=nights, lasted=lasted, levels=[level for level in levels if level], exact=exact)
 
