@@ -311,13 +311,13 @@ def killed_runner(case: Case, chance: random.Random) -> str:
         for child in process.children(recursive=True):
             with suppress(psutil.Error):
                 if child.cwd().startswith(leases):
-                    _wait(child, chance.uniform(0, 2))
+                    _wait(child, chance.uniform(0, 0.3))  # it runs for half a second
                     child.send_signal(number)
                     text = f"{number.name} to the runner"
                     break
         time.sleep(0.01)
     case.disturbed = case.sweep.end(process)
-    return f"{text or 'the runner was not seen'}, measure to do"
+    return f"{text or 'each runner had ended before'}, measure to do"
 
 
 KINDS: Mapping[str, tuple[Callable[[Case, random.Random], str], float]] = {

@@ -208,6 +208,8 @@ class Graph:
         label = work_label(task.name, request)
 
         def on_change(state: str) -> None:
+            if task.name == "cure" and not request.most_cures:  # nothing is tried
+                return
             # If the capture is reused, so are its steps deploy, execute and collect.
             for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (task.name,):
                 self._report(name, label, "queued" if (state, name) in _QUEUED else state)
