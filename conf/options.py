@@ -30,7 +30,7 @@ class Experiment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The options of every group, by name. `links`: a folder with links to the options that are given as files."""
+    """The options of every group, by name. `links`: a folder with links to what Hydra must see of the user's files."""
 
     files: Mapping[str, dict[str, Path]]
     config_dirs: tuple[Path, ...]
@@ -60,13 +60,23 @@ class Options:
                         check_file(file)
                     _check_unique(group, file, options.setdefault(file.stem, file))
         folders = tuple(folder.absolute() for folder in config_dirs)
+        for number, folder in enumerate(folders):
+            seen = links / f".{number}"
+            seen.mkdir()
+            for group in (*GROUPS, "hydra"):
+                if (folder / group).is_dir():
+                    (seen / group).symlink_to(folder / group)
         return cls(files=files, config_dirs=folders, links=links, toolchains=toolchains)
 
     @property
     def search_path(self) -> tuple[Path, ...]:
-        """The folders that Hydra must search in addition to the shipped folder."""
-        links = (self.links,) if any(self.links.iterdir()) else ()
-        return (*self.toolchains, *self.config_dirs, *links)
+        """The folders that Hydra must search in addition to the shipped folder.
+
+        Of a user's folder, they have the groups alone: Hydra would take `artifacts=…` for an option of `artifacts/`.
+        """
+        groups = (self.links / f".{number}" for number in range(len(self.config_dirs)))
+        links = (self.links,) if any(not link.name.startswith(".") for link in self.links.iterdir()) else ()
+        return (*self.toolchains, *groups, *links)
 
     @property
     def user_folders(self) -> tuple[Path, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -140,6 +141,23 @@ def test_a_users_experiment_sets_values_and_axes(mine: Path) -> None:
     plan = load(["experiment=weekly"], config_dirs=[mine])
     assert names(plan) == ["my_net 8a8w SM8650 default qnn local", "my_other_net 8a8w SM8650 default qnn local"]
     assert {(cell.request.tolerance.name, cell.request.measure.iterations) for cell in plan.cells} == {("none", 7)}
+
+
+@pytest.mark.parametrize("override", ["artifacts=results", "samples=null", "reuse=capture", "masked_names=pin"])
+def test_a_folder_that_has_the_name_of_a_key_is_no_group(mine: Path, override: str) -> None:
+    key, _, value = override.partition("=")
+    (mine / key).mkdir()
+    (mine / key / f"{value}.yaml").write_text("{}\n")
+    assert load(["model=my_net", override], config_dirs=[mine]) == replace(
+        load(["model=my_net", override], config_dirs=[elsewhere(mine)]), folders=(mine,)
+    )
+
+
+def elsewhere(mine: Path) -> Path:
+    """Return another folder with the same models and nothing else."""
+    folder = mine.with_name("elsewhere")
+    shutil.copytree(mine / "model", folder / "model")
+    return folder
 
 
 def test_hydras_search_path_adds_a_folder(mine: Path) -> None:
