@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from qnnsweep.conf.load import load
-from qnnsweep.conf.names import CELL_STAGES
-from qnnsweep.flows.forecasts.costs import work_label
+from qnnsweep.flows.forecasts.costs import stages_of, work_label
 from qnnsweep.flows.runs.artifacts import CellsDone
 
 
@@ -22,7 +21,7 @@ CELLS = load(["model=digits_cnn", "scheme=8a8w,fp16", "soc=SM8350,SM8650"]).cell
 """Four cells, of which v68 cannot run one."""
 
 
-def test_the_progress_counts_compared_failed_and_impossible_cells_and_is_published_once_per_second() -> None:
+def test_the_progress_counts_ended_failed_and_impossible_cells_and_is_published_once_per_second() -> None:
     clock, published = Clock(), list[float]()
     done = CellsDone(CELLS, published.append, clock)
     possible = [cell.request for cell in CELLS if cell.impossible is None]
@@ -33,7 +32,7 @@ def test_the_progress_counts_compared_failed_and_impossible_cells_and_is_publish
     clock.now += 1.0
     done.show()
     assert published == [25.0]
-    for stage in CELL_STAGES:
+    for stage in stages_of(possible[0]):
         done.update(stage, work_label(stage, possible[0]), "done")
     done.update("lower", work_label("lower", possible[1]), "failed")
     done.update("compare", work_label("compare", possible[2]), "running")
