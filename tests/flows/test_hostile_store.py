@@ -36,6 +36,7 @@ WORDS: dict[str, tuple[tuple[str, ...], ...]] = {
     "devices": ((),),
     "doctor": ((),),
     "report": ((), ("--format=junit",), ("--format=suite",)),
+    "export": (("tensorboard",), ("mlflow",), ("wandb",)),
     "diff": (("previous", "latest"),),
     "recompare": ((), ("tolerance=none", "measure.metrics=[]")),
     "qualify": (("default", "default", *SMALL),),
