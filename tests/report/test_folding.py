@@ -88,7 +88,7 @@ def folded(tmp_path: Path) -> str:
 @pytest.mark.slow
 def test_equal_socs_are_folded_in_the_page_and_can_be_unfolded(page: Page, folded: str) -> None:
     page.goto(folded)
-    expect(page.locator(".matrix thead th:visible")).to_have_text(["scheme", "SM8550= SA8255, QCS9100", "SM8650"])
+    expect(page.locator(".matrix thead th:visible")).to_have_text(["scheme", "SM8550 = SA8255, QCS9100", "SM8650"])
     expect(page.locator(".matrix a:visible")).to_have_count(4)
     expect(page.locator(".cell:visible")).to_have_count(4)
     expect(page.locator(".cell:visible h3").first).to_have_text("toy 8a8w SM8550 = SA8255, QCS9100")
@@ -121,4 +121,4 @@ def test_a_regression_of_an_equal_soc_is_in_the_page(page: Page, tmp_path: Path)
     path = tmp_path / "report.html"
     path.write_text(render(RUN, sweep(listed, count=3) | {"trends": [worse]}, {}))
     page.goto(path.as_uri())
-    expect(page.locator(".matrix thead th:visible")).to_have_text(["scheme", "SM8550= QCS9100", "SA8255", "SM8650"])
+    expect(page.locator(".matrix thead th:visible")).to_have_text(["scheme", "SM8550 = QCS9100", "SA8255", "SM8650"])
