@@ -372,7 +372,7 @@ class Request:
     @property
     def most_cures(self) -> int:
         """How many changes of the scheme are tried at most: none of a float scheme, and none without a budget."""
-        is_explained = self.measure.replay and self.measure.budget and self.model.cases is None
+        is_explained = self.measure.replay and self.measure.budget
         return self.measure.cures if is_explained and self.scheme.precision is Precision.quantized else 0
 
     @property

@@ -76,7 +76,7 @@ def work_label(stage: str, request: Request) -> str:
 
 def stages_of(request: Request) -> tuple[str, ...]:
     """Return the stages of a cell that the progress display shows: those of its outcome, and then `cure`, if any."""
-    return SHOWN_STAGES if request.most_cures else CELL_STAGES
+    return SHOWN_STAGES if request.most_cures and request.model.cases is None else CELL_STAGES
 
 
 def estimates(store: Store) -> dict[tuple[str, Subject], CostEstimate]:
