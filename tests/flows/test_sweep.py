@@ -319,7 +319,7 @@ def test_stderr_has_one_line_per_progress_event_and_nothing_else(
         assert [count[0] for count in counts] == ["1", "2"]
     stages = [line.split()[0] for line in two_runs[0].stderr.splitlines()[1:] if not line.startswith("✗")]
     shared, separate = ["export", "lower", "quantize"], ["bundle", "deploy", "execute"]
-    assert sorted(stages) == sorted([*shared, *separate, *separate, "collect", "compare", "cure"])
+    assert sorted(stages) == sorted([*shared, *separate, *separate, "collect", "compare"])
 
 
 def test_a_past_run_is_reported_again_byte_for_byte(
