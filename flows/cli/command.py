@@ -111,9 +111,19 @@ class Command:
     name: str | None = None
     """By default the name of the body."""
 
+    @property
+    def called(self) -> str:
+        """The word of the command."""
+        return self.name or self.body.__name__
+
+    @property
+    def has_store(self) -> bool:
+        """Whether the command reads a store that no override names."""
+        return _STORE in self.shared[1]
+
     def add_to(self, app: typer.Typer, group: str = "") -> None:
         """Add the command to the program, or to a group of its commands."""
-        words = f"{group} {self.name or self.body.__name__}".lstrip()
+        words = f"{group} {self.called}".lstrip()
         app.command(self.name, epilog=self.exits, short_help=self.about)(function_of(self, words))
 
 

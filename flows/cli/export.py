@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from qnnsweep.flows.cli.command import Output, Words
-from qnnsweep.flows.cli.completion import complete_run
-from qnnsweep.flows.cli.options import RUN_NAMES
+from qnnsweep.flows.cli.options import LatestRun
 from qnnsweep.tasks.report.format import plural
 from qnnsweep.tasks.report.trackers.names import Tracker
 
@@ -18,12 +17,7 @@ EXITS = "Exit codes: 0 written · 2 the request is wrong, nothing was written ·
 def export(
     words: Words,
     tracker: Annotated[Tracker, typer.Argument(metavar="TRACKER", help="One of mlflow, wandb and tensorboard.")],
-    run_id: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[RUN]", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run
-        ),
-    ] = None,
+    run_id: LatestRun = None,
     to: Annotated[
         Path | None,
         typer.Option(

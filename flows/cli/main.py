@@ -93,19 +93,10 @@ GROUPS = (
     ),
 )
 
-_WITHOUT_OVERRIDES = (
-    "cache",
-    "diff",
-    "doctor",
-    "export",
-    "list",
-    "recompare",
-    "repro",
-    "report",
-    "simulate",
-    "tensors",
-    "ui",
-)
+_ALL = (("", app, COMMANDS), *GROUPS)
+_WITHOUT_OVERRIDES = {
+    group or command.called for group, _, commands in _ALL for command in commands if command.has_store
+}
 """The commands in which the word `artifacts=PLACE` is not an override, and means the option `--artifacts`."""
 _OBJECTS_BETWEEN_COLLECTIONS = 100_000
 """Libraries create many objects that stay. With Python's threshold, collections are a tenth of the time of imports."""
@@ -129,7 +120,7 @@ def _program(
     del version  # the callback has shown it
 
 
-for _name, _group, _commands in (("", app, COMMANDS), *GROUPS):
+for _name, _group, _commands in _ALL:
     for _command in _commands:
         _command.add_to(_group, _name)
 app.add_typer(init.app, name="init", short_help="Write the file of configuration of a model by name.")

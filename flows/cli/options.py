@@ -21,6 +21,10 @@ Exit codes: 0 all cells passed · 1 some cell failed or is out of tolerance · 2
 """
 
 RUN_NAMES = "an id, the beginning of an id, `latest` or `previous`"
+LatestRun = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run),
+]
 OptionalRun = Annotated[
     str | None,
     typer.Option(

@@ -11,9 +11,8 @@ from rich.console import Console, RenderableType
 
 from qnnsweep.conf.errors import DEVICES_UNUSABLE, ENVIRONMENT_UNUSABLE, NOT_ALL_PASSED, PASSED
 from qnnsweep.flows.cli.command import Output, Words
-from qnnsweep.flows.cli.completion import complete_run
 from qnnsweep.flows.cli.foreground import has_failed, interruptible, sweep_here, with_progress
-from qnnsweep.flows.cli.options import RUN_NAMES, OptionalRun, Pool
+from qnnsweep.flows.cli.options import LatestRun, OptionalRun, Pool
 from qnnsweep.flows.server.settings import configure_prefect
 from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, EnvironmentUnusable, RequestError
 from qnnsweep.tasks.report.formats.names import Format
@@ -130,10 +129,7 @@ def recompare(words: Words, run_: OptionalRun = None) -> Output:
 
 def report(
     words: Words,
-    run_id: Annotated[
-        str | None,
-        typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run),
-    ] = None,
+    run_id: LatestRun = None,
     tsv: Annotated[
         Path | None,
         typer.Option(
