@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -112,9 +112,14 @@ def program_at(home: Path, folder: Path) -> Program:
 
 
 @contextmanager
-def with_server(program: Program) -> Generator[tuple[Program, httpx.Client]]:
-    """Start a Prefect server in the program's home; yield the program that uses it, and a client of the server."""
+def with_server(
+    program: Program, variables: Mapping[str, str] | None = None
+) -> Generator[tuple[Program, httpx.Client]]:
+    """Start a Prefect server in the program's home; yield the program that uses it, and a client of the server.
+
+    `variables`: further ones of the server.
+    """
     home = Path(program.environment["PREFECT_HOME"])
     home.mkdir(parents=True)
-    with prefect_server(home, home / "log") as client:
+    with prefect_server(home, home / "log", variables=variables) as client:
         yield replace(program, environment=program.environment | client_environment(client)), client

@@ -54,7 +54,7 @@ from qnnsweep.flows.cli.ending import end_without_memory
 end_without_memory()
 class Starved(threading.Thread):
     def _bootstrap_inner(self):
-        raise {error}
+        raise MemoryError
 Starved().start()
 """
 
@@ -68,6 +68,6 @@ def test_a_process_that_has_hardly_any_memory_ends(program: Program) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_thread_without_memory_to_begin_ends_the_process_with_what_the_machine_lacks(program: Program) -> None:
-    ran = program.python(ONE_THREAD.format(error="MemoryError"))
+    ran = program.python(ONE_THREAD)
     assert (ran.returncode, ran.stdout) == (3, "")
     assert ran.stderr == ("qnnsweep: no memory was left to begin a thread; raise the limit (ulimit -v) and run again\n")

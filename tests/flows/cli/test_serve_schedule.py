@@ -21,8 +21,8 @@ from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.store import Store
 from tests.flows.cli.test_doctor import checks
 from tests.flows.cli.test_serve import SMALL, api_call, deployment_of
-from tests.flows.cluster import client_environment, prefect_server, wait_until
-from tests.program import Program, new_program
+from tests.flows.cluster import wait_until
+from tests.program import Program, new_program, with_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
@@ -59,10 +59,8 @@ def started(client: httpx.Client, deployment: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def every_minute_program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, httpx.Client]]:
     """The program of a user whose server no other test uses: its only deployment has a schedule of every minute."""
-    home = tmp_path_factory.mktemp("server")
-    with prefect_server(home, home / "log") as client:
-        program = new_program(tmp_path_factory)
-        yield replace(program, environment=program.environment | client_environment(client)), client
+    with with_server(new_program(tmp_path_factory)) as served:
+        yield served
 
 
 def test_each_minute_starts_a_sweep_and_one_that_crashes_or_is_late_is_said(
@@ -97,14 +95,12 @@ def test_each_minute_starts_a_sweep_and_one_that_crashes_or_is_late_is_said(
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, str]]:
     """The program of a user whose server has the broken version, and the folder of this version."""
-    folder, home = tmp_path_factory.mktemp("broken"), tmp_path_factory.mktemp("server")
+    folder = tmp_path_factory.mktemp("broken")
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), BROKEN]
     subprocess.run(install, check=True)
-    variables = {"PYTHONPATH": str(folder)}
-    with prefect_server(home, home / "log", variables=variables) as client:
-        program = new_program(tmp_path_factory)
+    with with_server(new_program(tmp_path_factory), {"PYTHONPATH": str(folder)}) as (program, _):
         loops = {"PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "10"}
-        yield replace(program, environment=program.environment | client_environment(client) | loops), str(folder)
+        yield replace(program, environment=program.environment | loops), str(folder)
 
 
 def test_serve_and_doctor_say_that_a_server_schedules_nothing(broken: tuple[Program, str], tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Each posts to a web server, and so does the notification that `trend.notify` req
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ import httpx
 import pytest
 from prefect.settings import temporary_settings
 
-from tests.flows.cluster import client_environment, client_settings, prefect_server, wait_until
+from tests.flows.cluster import client_settings, wait_until
+from tests.flows.runs.test_events import automation
 from tests.flows.runs.test_notifications import webhook, webhook_server
-from tests.program import Program, new_program
+from tests.program import Program, new_program, with_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
@@ -45,17 +45,12 @@ evaluation: {{source: nets:samples, count: 1}}
 SWEEP = ("model=alarmed,steady", "scheme=fp32", "backend=portable", "measure.dump_operators=false")
 
 
-def automation(client: httpx.Client, name: str, block: str, **trigger: Any) -> None:
+def alarm(client: httpx.Client, name: str, block: str, **trigger: Any) -> None:
     """Create an automation that sends a notification with its own name as the subject."""
-    kind, block_name = block.split("/")
-    document = client.get(f"/block_types/slug/{kind}/block_documents/name/{block_name}").raise_for_status().json()
-    whole = {"type": "event", "posture": "Reactive", "for_each": [], "threshold": 1, "within": 0, **trigger}
     more = "{{ event.payload.cell }} {{ event.payload.worse }}: {{ event.payload.changed | join(', ') }}"
     summary = "{% if event.payload.summary %} {{ event.payload.summary }}{% endif %}"
     body = f"{{{{ event.event }}}}{summary}{{% if event.payload.cell %}} {more}{{% endif %}}"
-    action = {"type": "send-notification", "block_document_id": document["id"], "subject": name, "body": body}
-    created = {"name": name, "trigger": whole, "actions": [action]}
-    client.post("/automations/", json=created).raise_for_status()
+    automation(client, name, block, subject=name, body=body, **trigger)
 
 
 def tagged(tag: str) -> dict[str, str]:
@@ -65,10 +60,8 @@ def tagged(tag: str) -> dict[str, str]:
 @pytest.fixture
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Program, httpx.Client]]:
     """The program of a user, and a client of a server in which no other test runs anything."""
-    home = tmp_path_factory.mktemp("server")
-    with prefect_server(home, home / "log") as client:
-        program = new_program(tmp_path_factory)
-        yield replace(program, environment=program.environment | client_environment(client)), client
+    with with_server(new_program(tmp_path_factory)) as served:
+        yield served
 
 
 @pytest.fixture
@@ -92,13 +85,13 @@ def test_a_night_with_a_regressed_cell_starts_what_waits_for_its_tags_its_state_
     (program, client), (url, posted) = own_server, webhook_server
     with temporary_settings(client_settings(client)):
         block = webhook(url, "alarm")
-    automation(client, "failed", block, expect=["prefect.flow-run.Failed"])
+    alarm(client, "failed", block, expect=["prefect.flow-run.Failed"])
     for tag in ("outcome:regressed", "outcome:failed"):
-        automation(client, tag, block, expect=["qnnsweep.ended"], match_related=tagged(tag))
-    automation(client, "model", block, expect=["qnnsweep.ended"], match_related=tagged("model:alarmed"),
-               match={"qnnsweep.state": "Completed"})  # fmt: skip
+        alarm(client, tag, block, expect=["qnnsweep.ended"], match_related=tagged(tag))
+    alarm(client, "model", block, expect=["qnnsweep.ended"], match_related=tagged("model:alarmed"),
+          match={"qnnsweep.state": "Completed"})  # fmt: skip
     for model in ("alarmed", "steady"):
-        automation(client, model, block, expect=["qnnsweep.regressed"], match={"qnnsweep.model": model})
+        alarm(client, model, block, expect=["qnnsweep.regressed"], match={"qnnsweep.model": model})
     options = (
         f"--config-dir={folder}",
         f"artifacts={folder.parent / 'artifacts'}",

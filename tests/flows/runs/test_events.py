@@ -27,20 +27,18 @@ def prefect_server(prefect_api: httpx.Client) -> Iterator[None]:
         EventsWorker.drain_all()
 
 
-def automation(client: httpx.Client, model: str, block: str) -> None:
-    """Create an automation that sends a notification for each regressed cell of a model."""
-    trigger = {
-        "type": "event", "posture": "Reactive", "expect": ["qnnsweep.regressed"], "match": {"qnnsweep.model": model},
-        "for_each": [], "threshold": 1, "within": 0,
-    }  # fmt: skip
-    kind, name = block.split("/")
-    document = client.get(f"/block_types/slug/{kind}/block_documents/name/{name}").raise_for_status().json()
-    texts = {
-        "subject": "{{ event.payload.cell }}",
-        "body": "{{ event.payload.worse }} since {{ event.payload.since }}: {{ event.payload.changed | join(', ') }}",
-    }
+SUBJECT = "{{ event.payload.cell }}"
+BODY = "{{ event.payload.worse }} since {{ event.payload.since }}: {{ event.payload.changed | join(', ') }}"
+
+
+def automation(client: httpx.Client, name: str, block: str, *, subject: str, body: str, **trigger: Any) -> None:
+    """Create an automation that sends a notification for each event of its trigger."""
+    whole = {"type": "event", "posture": "Reactive", "for_each": [], "threshold": 1, "within": 0, **trigger}
+    kind, block_name = block.split("/")
+    document = client.get(f"/block_types/slug/{kind}/block_documents/name/{block_name}").raise_for_status().json()
+    texts = {"subject": subject, "body": body}
     action = {"type": "send-notification", "block_document_id": document["id"], **texts}
-    created = {"name": f"regressed {model}", "trigger": trigger, "actions": [action]}
+    created = {"name": name, "trigger": whole, "actions": [action]}
     client.post("/automations/", json=created).raise_for_status()
 
 
@@ -57,7 +55,8 @@ def test_an_automation_starts_from_the_event_of_a_cell_of_its_model_alone(
     url, posted = webhook_server
     block = webhook(url, "automated")
     for model in ("toy", "another"):
-        automation(prefect_api, model, block)
+        trigger: dict[str, Any] = {"expect": ["qnnsweep.regressed"], "match": {"qnnsweep.model": model}}
+        automation(prefect_api, f"regressed {model}", block, subject=SUBJECT, body=BODY, **trigger)
     emit_regressions(*night(tmp_path, 2))  # no regression
     emit_regressions(*night(tmp_path / "worse", 3))
     wait_until(lambda: posted, 60, "the webhook was called")
