@@ -132,15 +132,13 @@ def programs(material: Material) -> dict[str, Reader]:
             return "refused"
         return "read"
 
-    blobs = {"program": material.lowered.program, "program_debug": material.lowered.methods[0].debug_program}
-    return {name: Reader(material.store.read(blob), read) for name, blob in blobs.items() if blob is not None}
+    return {name: Reader(data, read) for name, data in _programs(material).items()}
 
 
 def diffs(material: Material) -> dict[str, Reader]:
     """Compare programs with what they were before their mutation, as `qnnsweep diff A.pte B.pte` does."""
 
-    def reader(program: Blob) -> Reader:
-        data = material.store.read(program)
+    def reader(data: bytes) -> Reader:
         before = inspect_program(data)
 
         def read(mutated: bytes) -> Outcome:
@@ -152,8 +150,12 @@ def diffs(material: Material) -> dict[str, Reader]:
 
         return Reader(data, read)
 
+    return {name: reader(data) for name, data in _programs(material).items()}
+
+
+def _programs(material: Material) -> dict[str, bytes]:
     blobs = {"program": material.lowered.program, "program_debug": material.lowered.methods[0].debug_program}
-    return {name: reader(blob) for name, blob in blobs.items() if blob is not None}
+    return {name: material.store.read(blob) for name, blob in blobs.items() if blob is not None}
 
 
 def blobs(material: Material) -> dict[str, Reader]:

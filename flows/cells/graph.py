@@ -25,7 +25,7 @@ from qnnsweep.conf.names import (
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.conf.schema import MeasureConfig, Request, Reuse
 from qnnsweep.flows.cells.resources import Resources
-from qnnsweep.flows.forecasts.costs import StageWork, work_label
+from qnnsweep.flows.forecasts.costs import StageWork, stages_of, work_label
 from qnnsweep.tasks.bundle import bundle_task
 from qnnsweep.tasks.compare import compare_task
 from qnnsweep.tasks.cure import cure_task
@@ -208,7 +208,7 @@ class Graph:
         label = work_label(task.name, request)
 
         def on_change(state: str) -> None:
-            if task.name == "cure" and not request.most_cures:  # nothing is tried
+            if task.name == "cure" and task.name not in stages_of(request):
                 return
             # If the capture is reused, so are its steps deploy, execute and collect.
             for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (task.name,):

@@ -107,10 +107,11 @@ def _ended(result: R) -> R:
     failed = any(outcome in ends for outcome in run.fail_on)
     problems = counts.problems_in_words()
     # Automations, and those that Prefect's UI makes, wait for a state by its name: Failed has no other name.
-    name = "Failed" if failed else f"Completed: {', '.join(problems)}" if problems else "Completed"
+    kind = "Failed" if failed else "Completed"
+    name = kind if failed or not problems else f"{kind}: {', '.join(problems)}"
     message = ", ".join(counts.in_words())
     if tags:
-        emit_end(run, "Failed" if failed else "Completed", tags)
+        emit_end(run, kind, tags)
     state_type = StateType.FAILED if failed else StateType.COMPLETED
     return cast("R", State(type=state_type, name=name, message=message, data=result))
 
