@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -24,18 +25,20 @@ def has(run_id: str, folder: Path) -> bool:
 
 
 def write(run: TrackedRun, folder: Path) -> None:
-    """Write the event files of the run, and of its cells, into the folder."""
+    """Write the event files of the run, and of its cells, into the folder, in which they appear together."""
     started, ended = run.started.timestamp(), run.ended.timestamp()
     names = dict.fromkeys(name for cell in run.cells for name in cell.parameters)
     metrics = dict.fromkeys(name for cell in run.cells for name in cell.metrics)
     whole = summary_v2.hparams_config_pb(
         [summary_v2.HParam(name) for name in names], [summary_v2.Metric(name) for name in metrics], started
     )
-    _write_events(folder / run.run_id, ended, [whole, *_values(run.whole)])
-    for cell in run.cells:
-        first = summary_v2.hparams_pb(cell.parameters, trial_id=cell.name, start_time_secs=started)
-        summaries = [first, *_values(cell), _end(cell, ended)]
-        _write_events(folder / run.run_id / cell.name, ended, summaries)
+    with TemporaryDirectory(dir=folder) as temporary:
+        partial = Path(temporary) / run.run_id
+        _write_events(partial, ended, [whole, *_values(run.whole)])
+        for cell in run.cells:
+            first = summary_v2.hparams_pb(cell.parameters, trial_id=cell.name, start_time_secs=started)
+            _write_events(partial / cell.name, ended, [first, *_values(cell), _end(cell, ended)])
+        partial.rename(folder / run.run_id)
 
 
 def _values(one: Tracked) -> Iterator[Summary]:
