@@ -80,8 +80,8 @@ class Run:
 
     @property
     def sentence(self) -> str:
-        """The sentence of the worst cell: what costs its accuracy, and what to type next."""
-        return str(self._worst["diagnosis"])
+        """The sentence of the worst cell: why it failed, what costs its accuracy, and what to type next."""
+        return note_and_diagnosis({**self._worst, "measured_run": None})
 
     @property
     def worst_snr_db(self) -> float | None:

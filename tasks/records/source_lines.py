@@ -4,12 +4,14 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path, PurePath
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)[^\n]*(?:\n(?![ \t]*File ")[ \t]*([^\n]*))?')
 _LINE_OF_FILE = re.compile(r'^[ \t]*File "', re.MULTILINE)
 _PACKAGES = "site-packages"
 _GENERATED = "<eval_with_key>"  # the beginning of the names of files of code that PyTorch made of a graph
+_TRACER = ("torch", "_dynamo")  # the folder of PyTorch's own tracer, whose frames are no code of a model
 _TOOLCHAIN = Path(__file__).parents[1] / "toolchain"
 _LONGEST_CODE = 80  # in characters
 
@@ -87,7 +89,8 @@ def quoted_line(file: str, line: int, code: str) -> str:
 
 
 def _frames(stack_trace: str) -> Iterator[tuple[PurePath, int, str]]:
-    """Yield the frames of a trace, without generated code and without the functions here that call the user's."""
-    for file, line, code in _FRAME.findall(stack_trace):
-        if not _is_ours(PurePath(file)):
-            yield PurePath(file), int(line), code
+    """Yield the frames of a trace without generated code, PyTorch's tracer, and functions here that call the user's."""
+    for name, line, code in _FRAME.findall(stack_trace):
+        file = PurePath(name)
+        if not _is_ours(file) and _TRACER not in pairwise(file.parts):
+            yield file, int(line), code

@@ -61,4 +61,5 @@ def _applies(rule: OperatorRule, operator: Operator, method: LoweredMethod) -> b
 
 def _words(name: str) -> str:
     """Return the name of an operator without its overload: `matmul` for `aten::matmul.out`, `aten.matmul.default`."""
-    return name.replace("::", ".").split(".")[1]
+    words = name.replace("::", ".").split(".")
+    return words[min(1, len(words) - 1)]

@@ -14,6 +14,7 @@ from qnnsweep.tasks.toolchain.calls import operator_calls
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.io_mistakes import mistaken_answers
 from qnnsweep.tasks.toolchain.methods import Method, eager_answer, methods_of_model
+from qnnsweep.tasks.toolchain.refusals import check_samples
 from qnnsweep.tasks.toolchain.repeatable import (
     State,
     another_function,
@@ -70,7 +71,7 @@ def check_model(model: ModelConfig) -> None:
 
 def _origin(method: Method) -> list[str]:
     """Return where the weights come from, and from which dtypes they were converted."""
-    converted = [f"converted from {' and '.join(method.narrow)} to float32"] if method.narrow else []
+    converted = [f"converted from {' and '.join(method.converted)} to float32"] if method.converted else []
     return [str(getattr(method.module, "weights_origin", "unstated")), *converted]
 
 
@@ -137,6 +138,9 @@ def checked_program(
     cannot be exported, or if the program is another function than the model.
     """
     name, module = method.model.name, method.module
+    inputs = [spec.name for spec in method.model.inputs]
+    named = (dict(zip(inputs, values, strict=True)) for values in arguments)
+    check_samples(name, zip(_sample_names(method), named, strict=False))
     state = State(module)
     with torch.no_grad():
         answers, changed = _answers(method, arguments)
@@ -146,11 +150,11 @@ def checked_program(
             # What torch.export says about a model that changes itself is not the reason.
             check_repeated(name, changed, None, state)
             raise
-        check_inputs(name, [spec.name for spec in method.model.inputs], program)
+        check_inputs(name, inputs, program)
         check_states(name, program)
         check_repeated(name, changed, program, state)
         exported = program.module()
-        exported_answers = [exported(*copies(inputs)) for inputs in arguments]
+        exported_answers = [exported(*copies(values)) for values in arguments]
     for sample, answer, expected in zip(_sample_names(method), exported_answers, answers, strict=False):
         check_traced(name, sample, answer, expected)
     return program, answers, exported_answers

@@ -5,6 +5,7 @@ The compiler of a backend refuses a subgraph without inputs, and a quantizer put
 constant that the quantizer recognizes as a weight by its reader.
 """
 
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -46,7 +47,8 @@ def fold_constants(program: ExportedProgram, *, of_weights: bool = True) -> None
     folded = [
         node
         for node, (value, is_computed) in values.items()
-        if (is_computed or (of_weights and value.is_contiguous() and _is_viewed_weight(node)))
+        if isinstance(value, torch.Tensor)
+        and (is_computed or (of_weights and value.is_contiguous() and _is_viewed_weight(node)))
         and value.numel() * value.element_size() <= _MOST_BYTES
         and any(user not in values and user.op != "output" and user.target is not _CHECK for user in node.users)
     ]
@@ -79,12 +81,12 @@ def _is_viewed_weight(node: Node) -> bool:
     )
 
 
-def _values(program: ExportedProgram, of_weights: bool) -> dict[Node, tuple[torch.Tensor, bool]]:
-    """Return the constant values of a program, and whether something was computed for them."""
+def _values(program: ExportedProgram, of_weights: bool) -> dict[Node, tuple[Any, bool]]:
+    """Return the constant values of a program, tensors and lists of them, and whether something was computed for it."""
     signature = program.graph_signature
     stored = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
     held: dict[str, str] = {**stored, **signature.inputs_to_parameters} if of_weights else {}
-    changed, values = written_memory(program.graph), cast(dict[Node, tuple[torch.Tensor, bool]], {})
+    changed, values = written_memory(program.graph), cast(dict[Node, tuple[Any, bool]], {})
     for node in program.graph.nodes:
         if node in changed:
             continue
@@ -92,12 +94,15 @@ def _values(program: ExportedProgram, of_weights: bool) -> dict[Node, tuple[torc
             value = {**program.state_dict, **program.constants}[held[node.name]]
             if isinstance(value, torch.Tensor):
                 values[node] = (value.detach(), False)
+        elif node.target is operator.getitem and node.args[0] in values:
+            parts, is_computed = values[cast(Node, node.args[0])]
+            values[node] = (parts[node.args[1]], is_computed)
         elif node.op == "call_function" and hasattr(node.target, "_schema"):
             sources = node.all_input_nodes
             if any(source not in values for source in sources) or not _is_foldable(node):
                 continue
             value = _computed(node, {source: values[source][0] for source in sources})
-            if isinstance(value, torch.Tensor):
+            if isinstance(value, torch.Tensor | tuple | list):
                 is_view = not sources or _only_moves(node)
                 values[node] = (value, not is_view or any(values[source][1] for source in sources))
     return values
@@ -115,7 +120,7 @@ def _only_moves(node: Node) -> bool:
     return node.target in _MOVES or schema.name.endswith("_copy") or shares_memory(node) is not None
 
 
-def _computed(node: Node, sources: Mapping[Node, torch.Tensor]) -> Any:
+def _computed(node: Node, sources: Mapping[Node, Any]) -> Any:
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: sources[source])
     try:
         with torch.no_grad():

@@ -23,9 +23,9 @@ from qnnsweep.conf.models import ModelConfig
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.storage.atomic import make_folder, write_atomically
 from qnnsweep.tasks.toolchain.export import by_name, checked_program
-from qnnsweep.tasks.toolchain.float32 import in_float32, narrow_dtypes
+from qnnsweep.tasks.toolchain.float32 import in_float32, other_floats
 from qnnsweep.tasks.toolchain.given_samples import MOST_CALIBRATION, MOST_UNSEEN, Divided, divided, given_samples
-from qnnsweep.tasks.toolchain.methods import Method, sampled_method
+from qnnsweep.tasks.toolchain.methods import Method, sampled_method, without_float64
 from qnnsweep.tasks.toolchain.user_code import usable_module
 
 _READER = "qnnsweep.tasks.models.program_file"
@@ -60,15 +60,16 @@ def hand_over(
     config = ModelConfig(name=name, factory=f"{type(model).__module__}:{type(model).__qualname__}")
     evaluation = [*use.evaluation, *use.unseen]
     given = {"evaluation": ("samples:", evaluation), "calibration": ("calibration:", use.calibration)}
-    narrow = narrow_dtypes(module)
+    converted = other_floats(module)
     with _as_in_use(module):
-        used = in_float32(copy.deepcopy(module)) if narrow else module
-        method = sampled_method(None, config, used, narrow, given)
+        used = in_float32(copy.deepcopy(module)) if converted else module
+        method = without_float64(sampled_method(None, config, used, converted, given))
         program, _, _ = checked_program(method, method.arguments("evaluation"))
     written = _written(method, program, len(use.evaluation), folder)
     where = f"On the command line, this is `--config-dir={written} model={name}`."
-    converted = [f"Weights of {', '.join(narrow)} are converted to float32."] if narrow else []
-    return HandedOver(folder=written, name=name, remarks=(remark, *converted, where))
+    what = "Weights" if converted else "Computations"
+    remarks = [f"{what} of {', '.join(method.converted)} are converted to float32."] if method.converted else []
+    return HandedOver(folder=written, name=name, remarks=(remark, *remarks, where))
 
 
 def _name_of(model: object) -> str:

@@ -14,7 +14,7 @@ from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.flat_module import with_flat_inputs, with_forward
-from qnnsweep.tasks.toolchain.float32 import NARROW, in_float32, narrow_dtypes, widened
+from qnnsweep.tasks.toolchain.float32 import OTHER_FLOATS, as_float32, computes_in_float64, in_float32, other_floats
 from qnnsweep.tasks.toolchain.refusals import place_of
 from qnnsweep.tasks.toolchain.samples import Sample, configured_samples, given_place, sourced, template_of
 from qnnsweep.tasks.toolchain.sequences import driven_samples
@@ -34,7 +34,7 @@ class Method:
     module: torch.nn.Module
     evaluation: list[Sample]
     calibration: list[Sample]
-    narrow: tuple[str, ...] = ()  # the dtypes that the weights had before they were converted to float32
+    converted: tuple[str, ...] = ()  # what was converted to float32: the dtypes of the weights, or what is in `forward`
     driven: Driven | None = None  # of the model
     positions: tuple[Place, ...] | None = None
 
@@ -48,8 +48,8 @@ def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator
     """Create every method and its samples. `store`: for the plan of a model with states; None if it is not needed."""
     modules = list(_modules(model))
     if model.states is None:
-        for name, only, module, narrow in modules:
-            yield _sampled(name, only, module, narrow)
+        for name, only, module, converted in modules:
+            yield without_float64(_sampled(name, only, module, converted))
         return
     called = {
         name or METHOD: (only.inputs, lambda inputs, only=only, module=module: eager_answer(only, module, inputs))
@@ -65,7 +65,7 @@ def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator
         sequences = sourced("calibration", model.calibration)
         key = f"model.calibration.source={model.calibration.source}"
         calibration = driven_samples(model, called, sequences, key, None)
-    for name, only, module, narrow in modules:
+    for name, only, module, converted in modules:
         samples = evaluation.samples[name or METHOD]
         if not samples:
             raise RequestError(f"model.evaluation.source: no step calls the method {name}")
@@ -73,7 +73,7 @@ def methods_of_model(model: ModelConfig, store: Store | None = None) -> Iterator
             name=name,
             model=only,
             module=module,
-            narrow=narrow,
+            converted=converted,
             evaluation=samples,
             calibration=calibration.samples[name or METHOD] if calibration else [],
             driven=evaluation.driven,
@@ -87,16 +87,30 @@ def eager_answer(model: ModelConfig, module: torch.nn.Module, inputs: tuple[torc
         answer = module(*inputs)
     except Exception as error:  # a user's own code may raise anything
         line = next(iter(str(error).strip().splitlines()), "")
+        doubles = [
+            f"{spec.name}.float()"
+            for spec, value in zip(model.inputs, inputs, strict=False)
+            if value.dtype is torch.float64
+        ]
+        samples = f"the samples are in float64, so give {', '.join(doubles)}; or " if doubles else ""
         raise RequestError(
             f"the model {model.name} cannot run on an evaluation sample: {type(error).__name__}: {line}"
-            f"{place_of(error)}; correct its forward, or the arguments of model.factory={model.factory}"
+            f"{place_of(error)}; {samples}correct its forward, or the arguments of model.factory={model.factory}"
         ) from error
     if not flat_outputs(answer):
         raise RequestError(f"model.factory={model.factory}: the module returns no tensor")
     return answer
 
 
-def _sampled(name: str | None, model: ModelConfig, module: torch.nn.Module, narrow: tuple[str, ...]) -> Method:
+def without_float64(method: Method) -> Method:
+    """Return a method that computes in float32 where the given one, whose weights are in float32, uses float64."""
+    is_program = isinstance(method.module, torch.fx.GraphModule)
+    if is_program or method.converted or not computes_in_float64(method.module, method.arguments("evaluation")[0]):
+        return method
+    return replace(method, module=in_float32(method.module), converted=("float64 in forward",))
+
+
+def _sampled(name: str | None, model: ModelConfig, module: torch.nn.Module, converted: tuple[str, ...]) -> Method:
     """Return a method of a model without states, with its samples."""
     assert model.evaluation is not None, "checked by qnnsweep.conf.load"
     if model.inputs:
@@ -104,11 +118,11 @@ def _sampled(name: str | None, model: ModelConfig, module: torch.nn.Module, narr
         calibration = configured_samples(model, "calibration", model.calibration) if model.calibration else []
         return Method(
             name=name,
-            model=_with_wide_inputs(model) if narrow else model,
+            model=_with_float32_inputs(model) if converted else model,
             module=module,
-            narrow=narrow,
-            evaluation=_widened(evaluation) if narrow else evaluation,
-            calibration=_widened(calibration) if narrow else calibration,
+            converted=converted,
+            evaluation=_as_float32(evaluation) if converted else evaluation,
+            calibration=_as_float32(calibration) if converted else calibration,
         )
     sources = (("evaluation", model.evaluation), ("calibration", model.calibration))
     given = {
@@ -116,25 +130,25 @@ def _sampled(name: str | None, model: ModelConfig, module: torch.nn.Module, narr
         for split, data in sources
         if data is not None
     }
-    return sampled_method(name, model, module, narrow, given)
+    return sampled_method(name, model, module, converted, given)
 
 
 def sampled_method(
     name: str | None,
     model: ModelConfig,
     module: torch.nn.Module,
-    narrow: tuple[str, ...],
+    converted: tuple[str, ...],
     given: Mapping[str, tuple[str, Sequence[Sample]]],
 ) -> Method:
     """Return a method with samples of any structure, of which the first one for the evaluation says the inputs.
 
-    `narrow`: the dtypes from which the weights of the module were converted. `given`: the samples for the evaluation
+    `converted`: the dtypes from which the weights of the module were converted. `given`: the samples for the evaluation
     and perhaps for the calibration, each with what they are, for errors.
     """
     templates = {
         split: [
             (sample, template_of(module, f"{where} {number}", sample))
-            for number, sample in enumerate(_widened(samples) if narrow else samples)
+            for number, sample in enumerate(_as_float32(samples) if converted else samples)
         ]
         for split, (where, samples) in given.items()
     }
@@ -147,23 +161,23 @@ def sampled_method(
         name=name,
         model=replace(model, inputs=first.inputs),
         module=module if first.is_plain else with_flat_inputs(module, first),
-        narrow=narrow,
+        converted=converted,
         evaluation=[*samples["evaluation"]],
         calibration=[*samples.get("calibration", ())],
     )
 
 
-def _with_wide_inputs(model: ModelConfig) -> ModelConfig:
-    names = {dtype_name(dtype) for dtype in NARROW}
+def _with_float32_inputs(model: ModelConfig) -> ModelConfig:
+    names = {dtype_name(dtype) for dtype in OTHER_FLOATS}
     return replace(
         model, inputs=[replace(spec, dtype="float32") if spec.dtype in names else spec for spec in model.inputs]
     )
 
 
-def _widened(samples: Sequence[Sample]) -> list[Sample]:
+def _as_float32(samples: Sequence[Sample]) -> list[Sample]:
     """Return samples with float32 in place of float16 and bfloat16. What is no sample stays as it is."""
     return [
-        {**sample, "inputs": tree_map(widened, sample["inputs"])}
+        {**sample, "inputs": tree_map(as_float32, sample["inputs"])}
         if isinstance(sample, Mapping) and "inputs" in sample
         else sample
         for sample in samples
@@ -182,13 +196,13 @@ def _modules(model: ModelConfig) -> Iterator[tuple[str | None, ModelConfig, torc
         make_deterministic()
         if key not in modules:
             created = created_module(only)
-            modules[key] = created, narrow_dtypes(created)
-        module, narrow = modules[key]
+            modules[key] = created, other_floats(created)
+        module, converted = modules[key]
         if config is not None:
             module = _with_function(module, config.function, f"model.methods[{number}]")
-        if narrow:
+        if converted:
             module = in_float32(module)
-        yield None if config is None else config.name, only, module, narrow
+        yield None if config is None else config.name, only, module, converted
 
 
 def _of_method(model: ModelConfig, method: MethodConfig) -> ModelConfig:

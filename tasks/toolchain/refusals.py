@@ -2,13 +2,14 @@
 
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._pytree import tree_leaves
 
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records.source_lines import line_in_words
@@ -20,6 +21,10 @@ _NO_REMEDY = ("Please report an issue", "This graph break", "It may be possible 
 _NUMPY = re.compile(r"numpy|ufunc", re.IGNORECASE)
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _CHECKS = ("_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size", "_assert_async", "sym_size")
+_SOLVERS = re.compile(
+    "aten::(linalg_)?(inv|inverse|pinv|pinverse|solve|lstsq|cholesky|eigh?|eigvalsh?|svd|svdvals|qr|lu|det|slogdet)"
+    "(_ex|_factor|_factor_ex|_solve|_inverse|_triangular|_unpack)?"
+)
 _FIXED = "a compiled program runs the same operators on the same shapes for all inputs"
 
 
@@ -70,6 +75,38 @@ def check_values(name: str, program: ExportedProgram) -> None:
                 f"the model {name} computes with a number that it reads out of a tensor{place}: {_FIXED}; compute "
                 "with the tensor itself, without item(), int(), float() or tolist()"
             )
+
+
+def check_operators(name: str, program: ExportedProgram) -> None:
+    """Raise RequestError for an operator that no backend of ExecuTorch computes in any scheme."""
+    for node in program.graph.nodes:
+        line = line_in_words(node.meta.get("stack_trace") or "")
+        place = f" at {line}" if line else ""
+        if any(map(_is_complex, tree_leaves(node.meta.get("val")))):
+            raise RequestError(
+                f"the model {name} computes with complex numbers{place}, which ExecuTorch has no operators for; "
+                "compute with real and imaginary parts, as a Fourier transform by products with tables of cos and sin"
+            )
+        if _SOLVERS.fullmatch(getattr(getattr(node.target, "_schema", None), "name", "")):
+            raise RequestError(
+                f"the model {name} solves or inverts a matrix{place}, which ExecuTorch has no operators for; compute "
+                "it before the model, in the samples, or once in __init__ and register it as a buffer"
+            )
+
+
+def check_samples(name: str, samples: Iterable[tuple[str, Mapping[str, torch.Tensor]]]) -> None:
+    """Raise RequestError for a sample with NaN, from which no grid can be calibrated. `samples`: each with its name."""
+    for sample, inputs in samples:
+        for key, value in inputs.items():
+            if value.is_floating_point() and bool(value.isnan().any()):
+                raise RequestError(
+                    f"the input {key} of {sample} of the model {name} has NaN, from which nothing can be calibrated or "
+                    "compared; leave the sample out, or replace the values, such as by torch.nan_to_num"
+                )
+
+
+def _is_complex(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 def _depends_on_data(error: Exception) -> bool:

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 import torch
 
 from qnnsweep.tasks.errors import raise_shortage
+from qnnsweep.tasks.toolchain.batched import add_batches
 from qnnsweep.tasks.toolchain.empties import drop_empty_tensors
 from qnnsweep.tasks.toolchain.flat_module import is_flattened, with_flat_outputs
 from qnnsweep.tasks.toolchain.fold import fold_constants
 from qnnsweep.tasks.toolchain.nodes import make_portable
-from qnnsweep.tasks.toolchain.refusals import cannot_export, check_values
+from qnnsweep.tasks.toolchain.recurrent import unrolled
+from qnnsweep.tasks.toolchain.refusals import cannot_export, check_operators, check_values
 from qnnsweep.tasks.toolchain.repeatable import copies
 from qnnsweep.tasks.toolchain.structures import is_plain
 from qnnsweep.tasks.toolchain.user_code import EXPORTED
@@ -29,8 +31,11 @@ def traced(
     if not (isinstance(program, torch.export.ExportedProgram) and is_plain(answer) and _takes(program, inputs)):
         program = _exported(name, module if is_plain(answer) else with_flat_outputs(module), inputs)
     check_values(name, program)
+    program = unrolled(program)
     drop_empty_tensors(program)
+    add_batches(program)
     fold_constants(program)
+    check_operators(name, program)
     make_portable(program)
     return program
 

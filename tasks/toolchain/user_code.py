@@ -47,6 +47,11 @@ def usable_module(given: object, where: str) -> torch.nn.Module:
         return module
     if not isinstance(given, torch.nn.Module):
         raise RequestError(f"{where} a {type(given).__name__}, not a torch.nn.Module")
+    if bare := [key for key, value in [*given.named_parameters(), *given.named_buffers()] if value.is_meta]:
+        raise RequestError(
+            f"{where} a module without the values of {bare[0]}{f' and {len(bare) - 1} more' if bare[1:] else ''}: they "
+            "are on the device meta; create it on the CPU, or load its weights with assign=True"
+        )
     # The module that was compiled has the paths and the lines that its user knows.
     return getattr(given, "_orig_mod", given)
 

@@ -119,7 +119,9 @@ def build(kind: str) -> torch.nn.Module:
     return globals()[kind]()
 
 
-def samples(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+def samples(count: int, seed: int = 0, last: float = 0.5) -> Iterator[dict[str, Any]]:
     generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
-        yield {"inputs": torch.rand(4, 8, generator=generator)}
+        values = torch.rand(4, 8, generator=generator)
+        values[3, 7] = last
+        yield {"inputs": values}

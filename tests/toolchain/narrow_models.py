@@ -1,4 +1,4 @@
-"""Models with weights of 16 bits."""
+"""Models with weights of 16 and of 64 bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-DTYPES = {"half": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {"half": torch.float16, "bf16": torch.bfloat16, "double": torch.float64, "float": torch.float32}
 
 
 @dataclass
@@ -31,6 +31,11 @@ class Net(torch.nn.Module):
                 x = x.half()
             case "bf16":
                 x = x.bfloat16()
+            case "double":
+                x = (x.double() * 2.5).to(self.head.weight.dtype)
+            case "numpy's default":
+                x = x * torch.linspace(0, 1, 8, dtype=torch.float64)
+                x = x.to(self.head.weight.dtype)
             case "to":
                 x = x.to(torch.bfloat16)
             case "to dtype":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.export import check_model, export_model
+from qnnsweep.tasks.toolchain.refusals import check_samples
+from qnnsweep.tasks.toolchain.user_code import usable_module
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -35,12 +38,26 @@ REFUSED = {
         "the model Selects makes a tensor whose size depends on the values of another at `return self.linear(x)[x > "
         f"0.5]`: {FIXED}; keep all elements and choose with torch.where, or take a fixed number of them with torch.topk"
     ),
+    "TransformsToComplex": (
+        "the model TransformsToComplex computes with complex numbers at `return torch.fft.rfft(self.linear(x)).abs()`, "
+        "which ExecuTorch has no operators for; compute with real and imaginary parts, as a Fourier transform by "
+        "products with tables of cos and sin"
+    ),
+    "Inverts": (
+        "the model Inverts solves or inverts a matrix at `return torch.linalg.inv(h.transpose(0, 1) @ h + "
+        "torch.eye(8))`, which ExecuTorch has no operators for; compute it before the model, in the samples, or once "
+        "in __init__ and register it as a buffer"
+    ),
     "Misspells": (
         "the model Misspells cannot run on an evaluation sample: AttributeError: 'Misspells' object has no attribute "
         "'liner' at `return self.liner(x)  # type: ignore[operator]`; correct its forward, or the arguments of "
         "model.factory=untraceable_models:build"
     ),
 }
+NAN = (
+    "the input x of sample 0 of the model TakesTheTensor has NaN, from which nothing can be calibrated or compared; "
+    "leave the sample out, or replace the values, such as by torch.nan_to_num"
+)
 NUMPY = "compute with PyTorch, and not with NumPy or SciPy, or do it before the model, in the samples"
 
 
@@ -96,13 +113,37 @@ def test_what_pytorch_cannot_trace_is_refused_with_its_words_and_a_remedy(store:
     assert message.endswith(f"; {NUMPY}")
 
 
+def test_a_sample_with_nan_is_refused_and_one_with_infinities_is_not(store: Store) -> None:
+    model = config("TakesTheTensor")
+    assert model.evaluation is not None
+    data = replace(model.evaluation, arguments={"last": torch.nan})
+    with pytest.raises(RequestError) as raised:
+        with_one_thread(lambda: export_model(replace(model, evaluation=data), store))
+    assert str(raised.value) == NAN
+    infinite = {"x": torch.tensor([-torch.inf, torch.inf]), "ids": torch.tensor([1])}
+    check_samples("TakesTheTensor", [("sample 0", infinite)])
+
+
+def test_weights_on_the_device_meta_are_refused() -> None:
+    with torch.device("meta"):
+        module = torch.nn.Linear(8, 4)
+    with pytest.raises(RequestError) as raised:
+        usable_module(module, "model: is")
+    assert str(raised.value) == (
+        "model: is a module without the values of weight and 1 more: they are on the device meta; create it on the "
+        "CPU, or load its weights with assign=True"
+    )
+
+
 def test_what_only_the_other_mode_of_torch_export_traces_is_exported(store: Store) -> None:
     (method,) = with_one_thread(lambda: export_model(config("WritesJson"), store)).methods
     assert [call.module_path for call in method.calls] == ["linear", ""]
 
 
 @pytest.mark.toolchain
-@pytest.mark.parametrize("kind", ["ChoosesWithWhere", "TakesTheTensor", "TakesTheLargest"])
+@pytest.mark.parametrize(
+    "kind", ["ChoosesWithWhere", "TakesTheTensor", "TakesTheLargest", "TransformsByTables", "InvertsAConstant"]
+)
 def test_the_remedies_are_compiled(kind: str, resources: Resources) -> None:
     ask = load(["scheme=8a8w", "soc=SM8650", "measure.dump_operators=false"]).cells[0].request
     tools: Any = {"store": resources.store, "workers": resources.workers}

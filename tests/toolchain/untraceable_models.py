@@ -53,6 +53,34 @@ class Selects(Net):
         return self.linear(x)[x > 0.5]
 
 
+class TransformsToComplex(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.rfft(self.linear(x)).abs()
+
+
+class TransformsByTables(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(8), torch.arange(5)) * torch.pi / 4
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        return ((h @ self.cos) ** 2 + (h @ self.sin) ** 2).sqrt()
+
+
+class Inverts(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        return torch.linalg.inv(h.transpose(0, 1) @ h + torch.eye(8))
+
+
+class InvertsAConstant(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) @ torch.linalg.inv(torch.eye(8) * 2)
+
+
 class TakesTheLargest(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.topk(self.linear(x), 3).values

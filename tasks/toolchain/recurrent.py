@@ -1,0 +1,45 @@
+"""Recurrent layers of an exported program, step by step.
+
+torch.export keeps `nn.LSTM`, `nn.GRU`, `nn.RNN` and their cells as one operator each, which has no grids. In the
+operators of the steps, a quantizer recognizes linear layers, sums and activations.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from qnnsweep.tasks.toolchain.writes import writes
+
+_LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_RECURRENT = frozenset(f"aten::{name}{suffix}" for name in _LAYERS for suffix in ("", "_cell"))
+_FOUND_BY_SOURCE: Mapping[object, str] = {torch.ops.aten.unbind.int: "unbind", torch.ops.aten.stack.default: "stack"}
+
+
+def unrolled(program: ExportedProgram) -> ExportedProgram:
+    """Return the program with the operators of each step in place of its recurrent layers.
+
+    The steps are functional. A program that changes its inputs or buffers is returned as it is, because it is refused.
+    """
+    found = {node.target for node in program.graph.nodes if _name(node) in _RECURRENT}
+    if not found or any(write.base.op == "placeholder" for write in writes(program.graph)):
+        return program
+    table = cast(dict[Any, Callable[..., Any]], torch.export.default_decompositions().materialize())
+    program = program.run_decompositions({target: table[target] for target in found})
+    for node in program.graph.nodes:
+        # ExecuTorch's quantizer knows this operator by its other name only.
+        if node.target is torch.ops.aten.unsafe_split.Tensor:
+            node.target = torch.ops.aten.split.Tensor
+        # ExecuTorch's passes find these operators by the function that the user called, which is the layer here.
+        called = node.args[0] if node.target is operator.getitem else node
+        if isinstance(called, Node) and called.target in _FOUND_BY_SOURCE:
+            node.meta["source_fn_stack"] = [(called.name, _FOUND_BY_SOURCE[called.target])]
+    program.graph_module.recompile()
+    return program
+
+
+def _name(node: Node) -> str:
+    return getattr(getattr(node.target, "_schema", None), "name", "")
