@@ -54,25 +54,30 @@ def fold_constants(program: ExportedProgram, *, of_weights: bool = True) -> None
     ]
     if not folded:
         return
-    graph, first = program.graph, next(node for node in program.graph.nodes if node.op != "placeholder")
-    mode = cast(FakeTensorMode, next(iter(_fakes(program))).fake_mode)
-    specs: list[InputSpec] = []
-    taken = {node.name for node in graph.nodes} | {*program.constants, *program.state_dict}
-    users = _first_user_input(program)
     for node in folded:
-        name = next(name for number in range(len(taken) + 1) if (name := f"{_PREFIX}_{number}") not in taken)
-        taken.add(name)
-        value = values[node][0].contiguous().clone()
-        with graph.inserting_before(users or first):
-            constant = graph.placeholder(name)
-        constant.meta = {**node.meta, "val": mode.from_tensor(value, static_shapes=True)}
-        program.constants[name] = value
-        specs.append(InputSpec(kind=InputKind.CONSTANT_TENSOR, arg=TensorArgument(name=constant.name), target=name))
+        constant = add_constant(program, values[node][0].contiguous().clone(), _PREFIX, node.meta)
         node.replace_all_uses_with(
             constant, delete_user_cb=lambda user: user.op != "output" and user.target is not _CHECK
         )
     _erase_unused(program, values)
-    _declare(program, specs)
+    program.graph_module.recompile()
+
+
+def add_constant(program: ExportedProgram, value: torch.Tensor, prefix: str, origin: Mapping[str, Any]) -> Node:
+    """Add a constant to a program and return its placeholder, the last one before the inputs of the user.
+
+    `prefix`: the beginning of its name. `origin`: the metadata of the node that it replaces.
+    """
+    graph, first = program.graph, next(node for node in program.graph.nodes if node.op != "placeholder")
+    mode = cast(FakeTensorMode, next(iter(_fakes(program))).fake_mode)
+    taken = {node.name for node in graph.nodes} | {*program.constants, *program.state_dict}
+    name = next(name for number in range(len(taken) + 1) if (name := f"{prefix}_{number}") not in taken)
+    with graph.inserting_before(_first_user_input(program) or first):
+        constant = graph.placeholder(name)
+    constant.meta = {**origin, "val": mode.from_tensor(value, static_shapes=True)}
+    program.constants[name] = value
+    _declare(program, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=constant.name), name))
+    return constant
 
 
 def _is_viewed_weight(node: Node) -> bool:
@@ -146,13 +151,12 @@ def _erase_unused(program: ExportedProgram, values: Mapping[Node, object]) -> No
             program.graph.erase_node(node)
 
 
-def _declare(program: ExportedProgram, specs: list[InputSpec]) -> None:
-    """Give a program the signature with the new constants, which are before the inputs of the user."""
+def _declare(program: ExportedProgram, spec: InputSpec) -> None:
+    """Give a program the signature with a new constant, which is before the inputs of the user."""
     signature = program.graph_signature
     position = next(
-        (number for number, spec in enumerate(signature.input_specs) if spec.kind is InputKind.USER_INPUT),
+        (number for number, given in enumerate(signature.input_specs) if given.kind is InputKind.USER_INPUT),
         len(signature.input_specs),
     )
-    inputs = [*signature.input_specs[:position], *specs, *signature.input_specs[position:]]
+    inputs = [*signature.input_specs[:position], spec, *signature.input_specs[position:]]
     program._graph_signature = ExportGraphSignature(input_specs=inputs, output_specs=signature.output_specs)
-    program.graph_module.recompile()

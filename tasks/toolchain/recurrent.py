@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from qnnsweep.tasks.toolchain.fold import add_constant
 from qnnsweep.tasks.toolchain.writes import writes
 
 _LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -37,8 +38,21 @@ def unrolled(program: ExportedProgram) -> ExportedProgram:
         called = node.args[0] if node.target is operator.getitem else node
         if isinstance(called, Node) and called.target in _FOUND_BY_SOURCE:
             node.meta["source_fn_stack"] = [(called.name, _FOUND_BY_SOURCE[called.target])]
+    _copy_biases(program)
     program.graph_module.recompile()
     return program
+
+
+def _copy_biases(program: ExportedProgram) -> None:
+    """Give each step a bias of its own: ExecuTorch scales a shared one by the grid of the first value read with it."""
+    read: set[object] = set()
+    for node in [node for node in program.graph.nodes if node.target is torch.ops.aten.linear.default]:
+        bias = node.args[2] if len(node.args) > 2 else None
+        if isinstance(bias, Node) and bias in read:
+            value = program.state_dict[program.graph_signature.inputs_to_parameters[bias.name]]
+            copied = add_constant(program, value.detach().clone(), bias.name, bias.meta)
+            node.args = (*node.args[:2], copied)
+        read.add(bias)
 
 
 def _name(node: Node) -> str:

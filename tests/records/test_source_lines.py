@@ -18,6 +18,9 @@ TORCH = f"""  File "{LIBRARY}/torch/nn/modules/linear.py", line 134, in forward
            ^^^^^^^^
 """
 WITHOUT_CODE = 'File "/home/me/net.py", line 7, in forward\n  File "/home/me/net.py", line 8, in block\n'
+TRACER = f"""  File "{LIBRARY}/torch/_dynamo/functional_export.py", line 232, in forward
+    res = self._export_root(*args, **kwargs)
+"""
 LONG = f'File "/home/me/net.py", line 3, in forward\n    {"x" * 90}'
 
 
@@ -43,3 +46,8 @@ def test_a_trace_within_packages_ends_before_pytorch_begins() -> None:
     assert line_in_words(PACKAGE + TORCH) == "`return self.attention(x)` (bert.py:34)"
     assert line_in_words(TORCH) == "`return F.linear(input, self.weight, self.bias)` (linear.py:134)"
     assert line_in_words("") is None
+
+
+def test_a_call_of_pytorchs_tracer_is_no_line_of_a_model() -> None:
+    assert line_in_words(TRACER) is None
+    assert line_in_words(OWN + TRACER) == "`return self.head(x)` (net.py:12)"

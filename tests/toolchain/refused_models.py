@@ -37,6 +37,15 @@ class Multiplies(torch.nn.Module):
         return torch.matmul(x, x.transpose(2, 3))
 
 
+class SumsABag(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag = torch.nn.EmbeddingBag(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.bag((x.flatten(1) * 3).long())
+
+
 def build(kind: str) -> torch.nn.Module:
     module = globals()[kind]()
     module.weights_origin = "random"

@@ -85,3 +85,15 @@ def test_a_product_that_an_old_soc_cannot_run_is_named_with_the_rule(resources: 
         "runtime has no CPU kernel for aten_matmul_default"
     )
     assert failure_reason(raised.value, None, ask) is None
+
+
+def test_an_operator_with_several_results_is_named_too(resources: Resources) -> None:
+    ask, lowered = compiled(resources, "SumsABag", "scheme=8a8w", "soc=SM8650")
+    tools: Any = {"store": resources.store, "farm": resources.farm}
+    with pytest.raises(RunnerFailed) as raised:
+        measure(bundle(lowered, ask.measure, store=resources.store), ask.devices, ask.soc, **tools)
+    reason = failure_reason(raised.value, lowered, ask)
+    assert reason is not None
+    line, _, rest = reason.partition(" (refused_models.py:")
+    assert line == "`return self.bag((x.flatten(1) * 3).long())`"
+    assert rest.endswith(", and ExecuTorch's runtime has no CPU kernel for aten__embedding_bag_default")
