@@ -49,6 +49,7 @@ _HEADS = {
 """The series in the table of nights."""
 _ALWAYS = ("final_snr_db", "pte_bytes")
 """The series that have a chart even if they never changed."""
+_WORSE = "▼"  # in place of the mark of a cell that passed, but is worse than before
 _MOST_REGRESSIONS, _MOST_CHANGES, _MOST_DIFFS = 4, 3, 20
 _LEFT, _WIDTH, _TOP, _BOTTOM = 60, 335, 16, 74
 """Of a chart: where its line begins, and how wide it is; where it is highest and lowest."""
@@ -237,7 +238,8 @@ class Site:
             if row["outcome"] not in ("passed", "impossible"):
                 word = ", ".join(filter(None, (words(row["outcome"]), word)))
             where = _name(key(row)).removeprefix(f"{row['model']} {row['scheme']} {row['soc']}").strip()
-            box = (tone, symbol(row["outcome"]), shown, word, where)
+            sign = _WORSE if item and row["outcome"] == "passed" else symbol(row["outcome"])
+            box = (tone, sign, shown, word, where)
             grid[row["model"] or NULL, row["scheme"] or NULL][box].append(row)
         return [
             {

@@ -60,11 +60,11 @@ def test_the_first_page_says_what_got_worse_since_when_and_which_key_changed(sto
     text = text_of(site.page("index.html"))
     begin = "2026-09-06 22:00 UTC, 1 min 5 s 2 of 3 cells regressed a net 8a8w SM8550, SM8650"
     assert text.startswith(f"qnnsweep: nights {begin}")
-    assert f"final_snr_db 31 dB → 11.2 dB since 2026-09-06 22:00 ( diff ) changed then: {KEY}" in text
+    assert f"final_snr_db 31 dB → 11.2 dB since 2026-09-06 22:00, this run ( diff ) changed then: {KEY}" in text
     grid = text[text.index("The night at a glance") : text.index("Runs time")]
-    assert re.findall(r"✓ ([\d.]+) (SM[^✓]*?)(?= ✓|$| *Runs)", grid.strip()) == [
-        ("11.2", "SM8550, SM8650 · regressed"),
-        ("31.0", "SM8750"),
+    assert re.findall(r"([✓▼]) ([\d.]+) (SM[^✓▼]*?)(?= [✓▼]|$| *Runs)", grid.strip()) == [
+        ("▼", "11.2", "SM8550, SM8650 · regressed"),
+        ("✓", "31.0", "SM8750"),
     ]
 
 
