@@ -23,9 +23,9 @@ class WeightErrors:
 
     def floats(self, kernels: Kernels) -> FloatConstants:
         """Return the constants of a program, computed from the float weights."""
-        saturated = kernels.saturated_constants
-        weights = {index: error for index, error in self.by_operator.items() if index not in saturated}
-        biases = {index: error for index, error in self.by_operator.items() if index in saturated}
+        misread = kernels.misread_biases
+        weights = {index: error for index, error in self.by_operator.items() if index not in misread}
+        biases = {index: error for index, error in self.by_operator.items() if index in misread}
         return FloatConstants(
             weights=kernels.changed_constants(weights) | kernels.exact_constants(),
             biases=kernels.changed_constants(biases) if biases else {},

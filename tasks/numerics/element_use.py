@@ -46,7 +46,7 @@ class Kernels(Protocol):
     `getitem_index`: per getitem operator, the position of its value in the tuple that it reads.
     `refusals`: per operator that the host cannot compute, the reason.
     `halves`: the operators that read constants in float16.
-    `saturated_constants`: the constants that are biases beyond the range of their 32-bit grid.
+    `misread_biases`: the biases beyond the range of their 32-bit grid, and those on the grid of another call.
     `quantizing`: the operators that round a value to a grid, because the graph itself does this, with the index of this
     value; the model's inputs have the indices -1, -2 and so on.
     """
@@ -72,7 +72,7 @@ class Kernels(Protocol):
     @property
     def halves(self) -> frozenset[int]: ...
     @property
-    def saturated_constants(self) -> frozenset[int]: ...
+    def misread_biases(self) -> frozenset[int]: ...
     @property
     def quantizing(self) -> Mapping[int, int]: ...
 

@@ -158,6 +158,16 @@ class MergedPair:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SharedBias:
+    """A bias of 32 bits that has the scale of another call which shares it, and how the device reads it."""
+
+    dequantize: int
+    """The index of the operator that dequantizes the bias for a call."""
+    scale: tuple[float, ...]
+    """The scale of the call's own input and weight, by which the device multiplies: one per channel, or one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Design:
     """What the model of the device's arithmetic needs beside the grids of a method's operators and inputs.
 
@@ -166,6 +176,7 @@ class Design:
 
     halves: tuple[int, ...]
     merged: tuple[MergedPair, ...]
+    shared_biases: tuple[SharedBias, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,7 +77,7 @@ Cause = Literal["graph", "weights", "bias", "clipping", "resolution", "overflow"
 CAUSES: dict[Cause, str] = {
     "graph": "The edge graph with nothing rounded computes something else than eager PyTorch.",
     "weights": "The rounding of the weights to their grid or to float16.",
-    "bias": "A bias that does not fit into the 32 bits of its grid, so that it saturates.",
+    "bias": "A bias that does not fit its grid: it saturates 32 bits, or has the grid of another call that shares it.",
     "clipping": "Elements of the operator's value beyond the ends of its grid.",
     "resolution": "The rounding of the operator's value to the steps of its grid, or to float16.",
     "overflow": "Elements of the operator's value beyond the largest float16, which become infinite.",
@@ -88,7 +88,7 @@ CAUSES: dict[Cause, str] = {
 """Every cause of a final output's error."""
 CAUSE_NAMES: dict[Cause, str] = {
     "weights": "rounding of the weights",
-    "bias": "saturation of the bias",
+    "bias": "the grid of the bias",
     "clipping": "clipping at the ends of the grid",
     "resolution": "rounding to the steps of the grid",
     "overflow": "overflow of float16",

@@ -15,7 +15,7 @@ _MOST_OF_IT = 0.7  # an operator without which this part of the cause's effect i
 _SPARSE = 0.05  # a value that uses a smaller part of its grid has a grid that is too wide for it
 _AT_ONE: dict[Cause, str] = {
     "weights": "weights of {}",
-    "bias": "the bias of {} saturates 32 bits",
+    "bias": "the bias of {} does not fit its grid",
     "clipping": "clipping in {}",
     "resolution": "the grid of {}",
     "overflow": "float16 overflow in {}",
@@ -23,13 +23,13 @@ _AT_ONE: dict[Cause, str] = {
 }
 _AT_SEVERAL: dict[Cause, str] = {
     **_AT_ONE,
-    "bias": "biases of {} that saturate 32 bits",
+    "bias": "biases of {} that do not fit their grids",
     "resolution": "the grids of {}",
 }
 _ELSEWHERE: dict[Cause, str] = {
     "graph": "the converted graph itself",
     "weights": "weights",
-    "bias": "biases that saturate 32 bits",
+    "bias": "biases that do not fit their grids",
     "clipping": "clipping",
     "resolution": "rounding of values",
     "overflow": "float16 overflow",

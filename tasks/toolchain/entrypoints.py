@@ -117,7 +117,8 @@ def reference_kernels(lowered: LoweredMethod, store: Store) -> Callable[..., "Ho
     from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
     make_deterministic()
-    return partial(HostKernels, read_graph(store, lowered.reference_calls, lowered.reference_constants))
+    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+    return partial(HostKernels, graph.with_scales(lowered.design.shared_biases))
 
 
 def reference_values(lowered: LoweredMethod, store: Store, inputs: Sequence[NDArray[Any]]) -> dict[int, NDArray[Any]]:

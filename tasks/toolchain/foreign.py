@@ -137,7 +137,7 @@ def _method(
         reference=put_tensors(store, values),
         outputs_lowered=outputs_edge,
         outputs_edge=outputs_edge,
-        design=Design(halves=(), merged=()),
+        design=Design(halves=(), merged=(), shared_biases=()),
         outputs_designed=None,
         designed_unavailable=_NOT_RECORDED,
         delegation=(),

@@ -29,7 +29,8 @@ class Simulator(nn.Module):
             raise RequestError(f"the host cannot compute this program: {lowered.designed_unavailable}")
         graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
         self._arithmetic = arithmetic_of(graph, lowered.operators, lowered.input_qparams, lowered.design)
-        self._kernels = HostKernels(graph, (), halves=self._arithmetic.halves)
+        shared = graph.with_scales(lowered.design.shared_biases)
+        self._kernels = HostKernels(shared, (), halves=self._arithmetic.halves)
         self.inputs: tuple[TensorSpec, ...] = lowered.exported.inputs
         """The names, dtypes and shapes of the inputs, in the order of `forward`."""
         self.outputs: tuple[str, ...] = tuple(spec.name for spec in lowered.exported.outputs)

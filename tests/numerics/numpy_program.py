@@ -94,7 +94,7 @@ class Program:
         return {}
 
     @property
-    def saturated_constants(self) -> frozenset[int]:
+    def misread_biases(self) -> frozenset[int]:
         return frozenset()
 
     def reads_halves(self, _: int) -> bool:

@@ -94,7 +94,7 @@ def test_the_operator_that_is_ranked_first_belongs_to_the_cause_that_is_named_fi
     shares = [share("bias", 0.4, "add_0", "stem"), *(share("weights", 0.1, f"add_{n}", f"l.{n}") for n in range(1, 4))]
     comparison = replace(additions(4), budget=(*totals(weights=0.55, bias=0.45), *shares))
     assert diagnosed_causes(planned, comparison) == (
-        "the bias of `stem` saturates 32 bits 45 %, weights of 3 additions (most: `l.1`) 55 %"
+        "the bias of `stem` does not fit its grid 45 %, weights of 3 additions (most: `l.1`) 55 %"
     )
 
 

@@ -13,12 +13,16 @@ import torch
 
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.arithmetic import Arithmetic
-from qnnsweep.tasks.records import Design, MergedPair, Operator, Quantization
-from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph
+from qnnsweep.tasks.records import Design, MergedPair, Operator, Quantization, SharedBias
+from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, index_of
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
 if TYPE_CHECKING:  # a simulation needs no ExecuTorch
     from qnnsweep.tasks.toolchain.backends.compiler import Compiler
+
+_WITH_BIAS = ("aten.convolution.default", "aten.linear.default")
+_BIAS = 2  # the position of a bias among the arguments of such a call
+_SAME_SCALE = 1e-3
 
 
 def designed_outputs(
@@ -33,7 +37,7 @@ def designed_outputs(
     If the host cannot compute an operator from rounded values, or if a grid does not fit its tensor, return the reason.
     """
     arithmetic = arithmetic_of(graph, operators, input_qparams, design)
-    kernels = HostKernels(graph, (), halves=arithmetic.halves)
+    kernels = HostKernels(graph.with_scales(design.shared_biases), (), halves=arithmetic.halves)
     try:
         return list(_answers(arithmetic, kernels, samples))
     except EvidenceError as refusal:
@@ -51,7 +55,8 @@ def design_of(
     halves = {row.index for row in calls if row.quantization is None and compiler.in_float16(row.overrides)}
     if compiler.in_float16():
         halves |= {-1 - number for number, qparams in enumerate(input_qparams) if qparams is None}
-    return Design(halves=tuple(sorted(halves)), merged=tuple(_merged(graph, compiler)))
+    shared = _shared_biases(graph, operators, input_qparams) if compiler.shares_biases else ()
+    return Design(halves=tuple(sorted(halves)), merged=tuple(_merged(graph, compiler)), shared_biases=tuple(shared))
 
 
 def arithmetic_of(
@@ -81,6 +86,33 @@ def _merged(graph: ReferenceGraph, compiler: "Compiler") -> Iterator[MergedPair]
             call = graph.calls[source]
             if compiler.merges(call.target, call.arguments, graph.calls[reader].target):
                 yield MergedPair(reader=reader, source=source)
+
+
+def _shared_biases(
+    graph: ReferenceGraph, operators: Sequence[Operator], input_qparams: Sequence[Quantization | None]
+) -> Iterator[SharedBias]:
+    """Yield the biases that have another scale than the product of the scales of their call's input and weight.
+
+    The quantizer gives a bias that several calls read the scale of the first call.
+    """
+    codes = {index: call.arguments[0] for index, call in enumerate(graph.calls) if graph.scale_of(index) is not None}
+    grids = {index: operators[index].quantization for index in range(len(graph.calls))}
+    grids |= {-1 - number: qparams for number, qparams in enumerate(input_qparams)}
+    for call in graph.calls:
+        if call.target not in _WITH_BIAS or len(call.arguments) <= _BIAS:
+            continue
+        read, weight, bias = (index_of(argument) for argument in call.arguments[: _BIAS + 1])
+        grid = None if read is None else grids[read]
+        if grid is None or weight is None or bias is None or len(grid.scale) != 1:
+            continue
+        of_weight, of_bias = graph.scale_of(weight), graph.scale_of(bias)
+        if of_weight is None or of_bias is None:
+            continue
+        if sum(other == codes[bias] for other in codes.values()) == 1:
+            continue
+        own = grid.scale[0] * of_weight
+        if own.numel() in (1, of_bias.numel()) and not torch.allclose(own, of_bias, rtol=_SAME_SCALE, atol=0.0):
+            yield SharedBias(dequantize=bias, scale=tuple(own.expand_as(of_bias).tolist()))
 
 
 def _answers(

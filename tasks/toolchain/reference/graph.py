@@ -7,7 +7,7 @@ list of calls and their constants. Its inputs are in the order of the user's mod
 import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, TypeGuard
 
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from qnnsweep.tasks.errors import EvidenceError, raise_shortage
 from qnnsweep.tasks.numerics.arithmetic import last_reads
-from qnnsweep.tasks.records import Blob
+from qnnsweep.tasks.records import Blob, SharedBias
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.nodes import GETITEM, target_name
 from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS, dtype_name, put_tensors, read_tensors
@@ -55,7 +55,15 @@ class Call:
 class ReferenceGraph:
     """The calls of a graph, numbered like the rows of the operator table, with the constants that they read."""
 
-    def __init__(self, calls: Sequence[Call], outputs: Sequence[Any], constants: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        outputs: Sequence[Any],
+        constants: Mapping[str, torch.Tensor],
+        rescaled: frozenset[int] = frozenset(),
+    ) -> None:
+        """`rescaled`: the calls that dequantize a bias with the scale of another call; see `with_scales`."""
+        self._rescaled = rescaled
         self.calls = tuple(calls)
         self.outputs = tuple(outputs)
         self.constants = constants
@@ -94,7 +102,16 @@ class ReferenceGraph:
             name: tensor.half().float() if tensor.dtype == torch.float32 else tensor
             for name, tensor in self.constants.items()
         }
-        return ReferenceGraph(self.calls, self.outputs, constants)
+        return ReferenceGraph(self.calls, self.outputs, constants, self._rescaled)
+
+    def scale_of(self, index: int) -> torch.Tensor | None:
+        """Return the scales by which a call dequantizes a constant; None if it dequantizes none."""
+        if index not in self._constant_calls or ".dequantize_per_" not in self.calls[index].target:
+            return None
+        encoded = self.calls[index].arguments[1]
+        if "float" in encoded:
+            return torch.tensor([float(encoded["float"])])
+        return self.constants[encoded["constant"]] if "constant" in encoded else None
 
     def reads_constants(self, index: int) -> bool:
         """Return whether a call reads constants of the graph, itself or through calls that read only constants."""
@@ -102,11 +119,22 @@ class ReferenceGraph:
         read = _named((call.arguments, call.keywords), "constant")
         return bool(read) or any(source in self._constant_calls for source in self.sources[index])
 
+    def with_scales(self, biases: Sequence[SharedBias]) -> "ReferenceGraph":
+        """Return the graph in which biases have the scales by which the device multiplies them."""
+        calls, constants = [*self.calls], dict(self.constants)
+        for bias in biases:
+            name, call = f"scale of {bias.dequantize}", calls[bias.dequantize]
+            constants[name] = torch.tensor(bias.scale)
+            scale = {"constant": name} if "per_channel" in call.target else {"float": repr(bias.scale[0])}
+            calls[bias.dequantize] = replace(call, arguments=(call.arguments[0], scale, *call.arguments[2:]))
+        return ReferenceGraph(calls, self.outputs, constants, frozenset(bias.dequantize for bias in biases))
+
     @cached_property
-    def saturated_calls(self) -> frozenset[int]:
-        """The calls that read a constant with an element at an end of the range of 32 bits: biases that saturate."""
+    def misread_biases(self) -> frozenset[int]:
+        """The calls that dequantize biases with an element at an end of the range of 32 bits, which saturates, and
+        those of `with_scales`."""
         saturated = {name for name, tensor in self.constants.items() if _is_saturated(tensor)}
-        return frozenset(
+        return self._rescaled.union(
             index
             for index in self.constant_calls
             if saturated.intersection(map(str, _named(self.calls[index].arguments, "constant")))
@@ -306,6 +334,13 @@ def _overload(target: str) -> OpOverload | None:
 
 def is_float(value: object) -> TypeGuard[torch.Tensor]:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def index_of(argument: Any) -> int | None:
+    """Return the number of a call or, as -1, -2 and so on, of an input that an encoded argument names."""
+    if not isinstance(argument, Mapping):
+        return None
+    return argument["operator"] if "operator" in argument else -1 - argument["input"] if "input" in argument else None
 
 
 def _is_saturated(tensor: torch.Tensor) -> bool:

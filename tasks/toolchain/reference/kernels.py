@@ -12,7 +12,7 @@ from qnnsweep.tasks.numerics.element_use import Array, Value, Weights
 from qnnsweep.tasks.toolchain.data_movement import moves_data
 from qnnsweep.tasks.toolchain.nodes import GETITEM
 from qnnsweep.tasks.toolchain.reference.between import RunBetween
-from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, is_float
+from qnnsweep.tasks.toolchain.reference.graph import NoKernel, ReferenceGraph, index_of, is_float
 
 
 def _along(source: torch.Tensor, indices: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
@@ -80,7 +80,7 @@ class HostKernels:
         """Per final output, the call that returns it; None for an input of the model and for a constant."""
         self.constants = frozenset(graph.constant_calls)
         self.clamped = graph.clamped_calls
-        self.saturated_constants = graph.saturated_calls
+        self.misread_biases = graph.misread_biases
         self.data_movement_ops = frozenset(index for index, call in enumerate(graph.calls) if moves_data(call.target))
         self.linear = frozenset(
             index
@@ -91,9 +91,11 @@ class HostKernels:
             index: call.arguments[1] for index, call in enumerate(graph.calls) if call.target == GETITEM
         }
         self.quantizing = {
-            index: _index_of(call.arguments[0])
+            index: source
             for index, call in enumerate(graph.calls)
-            if ".quantize_per_" in call.target and index not in self.constants
+            if ".quantize_per_" in call.target
+            and index not in self.constants
+            and (source := index_of(call.arguments[0])) is not None
         }
         self.refusals: dict[int, str] = {}
         """Per call that could not be computed, the reason."""
@@ -254,11 +256,6 @@ class HostKernels:
         except KeyError as error:
             self.refusals[index] = f"reads operator {error}, which has no value"
         return None
-
-
-def _index_of(argument: Mapping[str, int]) -> int:
-    """Return the index of a call or, as -1, -2 and so on, of an input that an encoded argument names."""
-    return argument["operator"] if "operator" in argument else -1 - argument["input"]
 
 
 def _as_numpy(value: Any) -> Value:

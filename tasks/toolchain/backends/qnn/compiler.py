@@ -58,6 +58,8 @@ _MERGED_READERS = frozenset({"aten.hardswish.default", "aten.leaky_relu.default"
 class QnnCompiler(Compiler):
     has_debug_program = True
 
+    shares_biases = True
+
     def __init__(self, scheme: SchemeConfig, soc: SocConfig | None, profile_level: int = 0) -> None:
         super().__init__(scheme, soc)
         self._profile_level = profile_level
