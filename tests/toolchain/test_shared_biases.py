@@ -22,7 +22,8 @@ result = qnnsweep.debug(
 rows = result.outputs
 lowest = {rung: rows[(rows.rung == rung) & (rows.output_index == 1)].snr_db.min() for rung in ("designed", "device")}
 budget = result.budget.fillna("")
-largest = budget[(budget.operator != "") & (budget.output_index == 1)].sort_values("share", key=lambda s: s.astype(float)).iloc[-1]
+of_far = budget[(budget.operator != "") & (budget.output_index == 1)]
+largest = of_far.loc[of_far.share.astype(float).idxmax()]
 print(json.dumps({**lowest, "cause": largest.cause, "module": largest.module_path, "sentence": result.sentence}))
 """
 
