@@ -25,6 +25,8 @@ from qnnsweep.tasks.records.vocabulary import ProbeStatus
 Array = NDArray[Any]
 
 _CLEARLY = 4.0  # elements deviate clearly if they deviate by more than this many times the noise
+NO_DEPENDENCE = "does not depend on the input"
+"""The end of the mistake that is checked for a whole output."""
 _FEWEST_CLEAR = 3  # the least number of elements that deviate clearly in a dead part
 _FEWEST = 8  # the least number of elements, of all samples together, of a slice that is judged, or of integers
 _OWN_GRID = 256  # the number of values of a grid that a part of its own would have
@@ -70,7 +72,7 @@ def check_dead_parts(
     `eager`, `device`, `design`: the output of all samples, along the first axis. `design`: None if it is not known.
     `assembly`: called only if something is constant.
     """
-    dependence, part = f"output {name} does not depend on the input", f"a part of output {name} is constant"
+    dependence, part = f"output {name} {NO_DEPENDENCE}", f"a part of output {name} is constant"
     if eager.shape != device.shape or not eager.size or not (_finite(eager) and _finite(device)):
         yield _check(dependence, "unclear", None)
         yield _check(part, "unclear", None)

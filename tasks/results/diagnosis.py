@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from qnnsweep.tasks.numerics.dead_parts import NO_DEPENDENCE
 from qnnsweep.tasks.numerics.reported import reported_output
 from qnnsweep.tasks.records import Comparison, LoweredProgram, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
@@ -76,6 +77,8 @@ def _sentences(
         yield f"Output {odd.output} of {odd.sample_name}: {problem(odd)}{_of(causes(comparison, odd))}."
     elif measured.final_difference == "none":
         yield "The final outputs are those of eager PyTorch, bit by bit."
+        if len({row.sample for row in compared}) > 1 and _are_constant(comparison):
+            yield "In eager PyTorch, they are the same for all samples: look at the weights and the samples."
     elif measured.final_snr_db is None:
         yield "No output for which an SNR counts differs from eager PyTorch's."
     else:
@@ -88,6 +91,12 @@ def _sentences(
         yield "The device computes its design bit by bit."
     yield from step_sentences(comparison.steps, reported_output(comparison))
     yield from _without_operators(comparison, lowered)
+
+
+def _are_constant(comparison: Comparison) -> bool:
+    """Return whether no output could be checked for depending on the input, because eager PyTorch's does not."""
+    checks = [check for check in comparison.io_checks if check.mistake.endswith(NO_DEPENDENCE)]
+    return bool(checks) and all(check.status == "blind" for check in checks)
 
 
 def _of(phrase: str | None) -> str:

@@ -5,6 +5,7 @@ compiler merges the clamp into the operator that computes the value (docs/ladder
 reader the compiler is known to merge. Constants on a grid are already rounded.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,7 @@ def _shared_biases(
 
     The quantizer gives a bias that several calls read the scale of the first call.
     """
-    codes = {index: call.arguments[0] for index, call in enumerate(graph.calls) if graph.scale_of(index) is not None}
+    read_by = Counter(str(call.arguments[0]) for index, call in enumerate(graph.calls) if graph.dequantizes(index))
     grids = {index: operators[index].quantization for index in range(len(graph.calls))}
     grids |= {-1 - number: qparams for number, qparams in enumerate(input_qparams)}
     for call in graph.calls:
@@ -106,9 +107,7 @@ def _shared_biases(
         if grid is None or weight is None or bias is None or len(grid.scale) != 1:
             continue
         of_weight, of_bias = graph.scale_of(weight), graph.scale_of(bias)
-        if of_weight is None or of_bias is None:
-            continue
-        if sum(other == codes[bias] for other in codes.values()) == 1:
+        if of_weight is None or of_bias is None or read_by[str(graph.calls[bias].arguments[0])] == 1:
             continue
         own = grid.scale[0] * of_weight
         if own.numel() in (1, of_bias.numel()) and not torch.allclose(own, of_bias, rtol=_SAME_SCALE, atol=0.0):

@@ -104,9 +104,13 @@ class ReferenceGraph:
         }
         return ReferenceGraph(self.calls, self.outputs, constants, self._rescaled)
 
+    def dequantizes(self, index: int) -> bool:
+        """Return whether a call dequantizes a constant that has one scale, or one per channel."""
+        return index in self._constant_calls and ".dequantize_per_" in self.calls[index].target
+
     def scale_of(self, index: int) -> torch.Tensor | None:
         """Return the scales by which a call dequantizes a constant; None if it dequantizes none."""
-        if index not in self._constant_calls or ".dequantize_per_" not in self.calls[index].target:
+        if not self.dequantizes(index):
             return None
         encoded = self.calls[index].arguments[1]
         if "float" in encoded:
