@@ -110,7 +110,7 @@ from recurrent_models import build, samples
 found = {}
 for name, arguments, batched in KINDS:
     given = [sample["inputs"] for sample in samples(8, batched)]
-    result = qnnsweep.debug(build(**arguments), given, scheme="8a8w", name=name, artifacts="artifacts", progress=False)
+    result = qnnsweep.debug(build(**arguments), given, scheme="8a8w", name=name, artifacts=FOLDER, progress=False)
     found[name] = [result.passed, result.worst_snr_db]
 print(json.dumps(found))
 """
@@ -118,15 +118,15 @@ print(json.dumps(found))
 
 @pytest.mark.slow
 @pytest.mark.toolchain
-def test_they_are_quantized_and_computed_as_they_are_designed(served_program: Program) -> None:
+def test_they_are_quantized_and_computed_as_they_are_designed(served_program: Program, tmp_path: Path) -> None:
     kinds = [
         ("lstm", LAYERS["LSTM"], True),
         ("structured", LAYERS["LSTM without the strict mode"], True),
         ("gru_cell", LAYERS["GRUCell"], True),
         ("unbatched", {"kind": "unbatched"}, False),
     ]
-    folder = str(Path(__file__).parent)
-    ran = served_program.python(f"import sys\nsys.path.insert(0, {folder!r})\nKINDS = {kinds!r}\n{CALL}")
+    values = f"FOLDER, KINDS = {str(tmp_path)!r}, {kinds!r}"
+    ran = served_program.python(f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n{values}\n{CALL}")
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout.splitlines()[-1])
     assert {name: passed for name, (passed, _) in found.items()} == dict.fromkeys(found, True)
