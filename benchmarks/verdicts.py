@@ -55,7 +55,7 @@ REQUIRED: dict[str, tuple[float, float]] = {
     "false_alarms_per_1000_t3": (0, 0.2),
     "false_alarms_per_1000_quantized": (0, 0.2),
     "false_alarms_per_1000_flicker": (0, 0.2),
-    "false_alarms_per_1000_autocorrelated": (0, 2.72),
+    "false_alarms_per_1000_autocorrelated": (0, 2.6),
     "told_2sd_within_10_nights": (0.8, 1),
     "told_4sd_within_2_nights": (0.9, 1),
     "told_6sd_night_12_within_10": (0.85, 1),

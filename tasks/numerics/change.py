@@ -16,7 +16,7 @@ A series has changed if the change exceeds the floor and one of these limits:
 - tonight: `TrendConfig.sigmas` (16) units, and twice every earlier spike that was reported;
 - tonight and the night before: 1 unit each, and 4.3 units in total, where at most 2.6 units per night are counted;
 - the last twelve nights: the CUSUM (Page, Biometrika 41, 1954) of the change, of which at most 2.3 units per night are
-  counted, less 0.65 units per night, exceeds 5.3 units. If the level has fewer than 40 nights, each night is compared
+  counted, less 0.65 units per night, exceeds 5.45 units. If the level has fewer than 40 nights, each night is compared
   with all nights before it: the CUSUM of the normal scores of Student's t, of which at most 4 per night are counted,
   less 0.75 per night, exceeds 7.3, unless the nights before and since are related to each other;
 - the last three nights: their median differs by 4 units from the older half of the baseline, because a drift also
@@ -43,7 +43,7 @@ _WIDTH_MOST, _WIDTH_MOST_OF_A_NIGHT = 6.0, 2.0
 _GEARY, _GEARY_MOST, _GEARY_POWER = 1.02, 1.3, 6  # the factor h is the ratio / 1.02, at most 1.3, to the power of 6
 _SPIKE = 2.0  # a spike is reported if it exceeds earlier spikes by this factor
 _PAIR, _PAIR_MOST, _PAIR_LEAST = 4.3, 2.6, 1.0
-_CUSUM, _CUSUM_MOST, _CUSUM_SLACK = 5.3, 2.3, 0.65
+_CUSUM, _CUSUM_MOST, _CUSUM_SLACK = 5.45, 2.3, 0.65
 _CUSUM_NIGHTS = 10  # the CUSUM needs this number of nights before its window
 _YOUNG_NIGHTS = 40  # a level with fewer nights is judged by the CUSUM of scores
 _YOUNG, _YOUNG_MOST, _YOUNG_SLACK, _YOUNG_LEAST = 7.3, 4.0, 0.75, 3
