@@ -235,7 +235,7 @@ def test_a_series_without_noise_is_judged_from_the_fourth_night_on_that_night() 
 def test_a_count_that_is_worse_by_one_is_a_regression_when_it_lasts_and_by_many_at_once() -> None:
     count, before = SERIES["operators_introduced"], [0.0] * 20
     assert verdicts([*before, 1.0, 0.0, 0.0, 0.0], series=count, floor=0.0)[20:] == ["steady"] * 4
-    assert verdicts([*before, *[1.0] * 5], series=count, floor=0.0)[20:] == [*["steady"] * 3, "regressed", "still_bad"]
+    assert verdicts([*before, *[1.0] * 6], series=count, floor=0.0)[20:] == [*["steady"] * 4, "regressed", "still_bad"]
     assert verdicts([*before, 3.0, 3.0], series=count, floor=0.0)[20:] == ["steady", "regressed"]
     assert verdicts([*before, 9.0], series=count, floor=0.0)[20:] == ["regressed"]
 
