@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from qnnsweep.conf.errors import printable
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 from qnnsweep.tasks.toolchain.prepared import prepare
 from qnnsweep.tasks.toolchain.prepared.overlay import BACKEND, ToolchainUnusable, installed_executorch
@@ -183,11 +184,13 @@ def test_a_commit_that_cannot_be_used_is_one_line(clone: Clone, environ: dict[st
         with pytest.raises(ToolchainUnusable) as caught:
             prepare.add(None, Wanted(executorch=f"{other.folder}@{sha}"), environ)
         messages.append(str(caught.value))
-    ends = ["compiles no program: SystemError: x", f"backends/qualcomm/{SCHEMA} differs from that of the installed "]
-    ends[1] += "release, whose C++ code reads it: such a commit needs a build"
-    assert [message[-len(end) :] for message, end in zip(messages, ends, strict=True)] == ends
-    starts = [f"executorch: ExecuTorch with QNN backend of {other.folder}", f"executorch={other.folder}"]
-    assert [message[: len(start)] for message, start in zip(messages, starts, strict=True)] == starts
+    assert messages == [
+        f"executorch: ExecuTorch with QNN backend of {other.folder}@{broken} compiles no program: SystemError: x",
+        (
+            f"executorch={printable(f'{other.folder}@{schema}')}: backends/qualcomm/{SCHEMA} differs from that of the "
+            "installed release, whose C++ code reads it: such a commit needs a build"
+        ),
+    ]
 
 
 def test_a_full_disk_is_one_line(clone: Clone, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
