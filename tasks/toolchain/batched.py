@@ -6,30 +6,31 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-_ATEN = torch.ops.aten
-_CONVOLUTIONS = (
-    *(_ATEN.conv1d.default, _ATEN.conv2d.default, _ATEN.conv3d.default, _ATEN.convolution.default),
-    *(_ATEN.conv_transpose1d.default, _ATEN.conv_transpose2d.input, _ATEN.conv_transpose3d.input),
-)
+from qnnsweep.tasks.toolchain.nodes import CONVOLUTIONS
 
 
 def add_batches(program: ExportedProgram) -> None:
     """Give each convolution that reads a value without a batch dimension a batch of one, in place."""
-    graph = program.graph
-    for node in [node for node in graph.nodes if node.target in _CONVOLUTIONS]:
-        read, weight = (cast(Node, node.args[position]) for position in (0, 1))
-        if read.meta["val"].dim() != weight.meta["val"].dim() - 1:
-            continue
+    graph, unbatched = program.graph, [node for node in program.graph.nodes if _is_unbatched(node)]
+    for node in unbatched:
         with graph.inserting_before(node):
-            batch = _called(node, _ATEN.unsqueeze.default, read)
+            batch = _called(node, torch.ops.aten.unsqueeze.default, cast(Node, node.args[0]))
         node.args = (batch, *node.args[1:])
         single, node.meta["val"] = node.meta["val"], node.meta["val"].unsqueeze(0)
         with graph.inserting_after(node):
-            result = _called(node, _ATEN.squeeze.dim, node)
+            result = _called(node, torch.ops.aten.squeeze.dim, node)
         result.meta["val"] = single
         node.replace_all_uses_with(result, delete_user_cb=lambda user, result=result: user is not result)
         program.graph_signature.replace_all_uses(node.name, result.name)
-    program.graph_module.recompile()
+    if unbatched:
+        program.graph_module.recompile()
+
+
+def _is_unbatched(node: Node) -> bool:
+    if node.target not in CONVOLUTIONS:
+        return False
+    read, weight = (cast(Node, node.args[position]).meta["val"] for position in (0, 1))
+    return read.dim() == weight.dim() - 1
 
 
 def _called(convolution: Node, target: torch._ops.OpOverload, value: Node) -> Node:

@@ -6,7 +6,8 @@ constant that the quantizer recognizes as a weight by its reader.
 """
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, cast
 
 import torch
@@ -17,6 +18,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from qnnsweep.tasks.errors import raise_shortage
+from qnnsweep.tasks.toolchain.nodes import CONVOLUTIONS
 from qnnsweep.tasks.toolchain.writes import is_random, shares_memory, written_memory
 
 _MOST_BYTES = 2**26
@@ -24,11 +26,7 @@ _MOST_BYTES = 2**26
 _PREFIX = "folded"
 _CHECK = torch.ops.aten._assert_tensor_metadata.default
 """Checks at run time what torch.export knows of a value. A constant has passed the check."""
-_WEIGHTED = (
-    *(torch.ops.aten.linear.default, torch.ops.aten.convolution.default),
-    *(torch.ops.aten.conv1d.default, torch.ops.aten.conv2d.default, torch.ops.aten.conv3d.default),
-    *(torch.ops.aten.conv_transpose1d.default, torch.ops.aten.conv_transpose2d.input),
-)
+_WEIGHTED = (torch.ops.aten.linear.default, *CONVOLUTIONS)
 """The operators whose second argument is a weight, and whose third is a bias."""
 _MOVES = (torch.ops.aten.clone.default, torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.embedding.default)
 
@@ -54,8 +52,8 @@ def fold_constants(program: ExportedProgram, *, of_weights: bool = True) -> None
     ]
     if not folded:
         return
-    for node in folded:
-        constant = add_constant(program, values[node][0].contiguous().clone(), _PREFIX, node.meta)
+    found = [(_PREFIX, values[node][0].contiguous().clone(), node.meta) for node in folded]
+    for node, constant in zip(folded, add_constants(program, found), strict=True):
         node.replace_all_uses_with(
             constant, delete_user_cb=lambda user: user.op != "output" and user.target is not _CHECK
         )
@@ -63,21 +61,27 @@ def fold_constants(program: ExportedProgram, *, of_weights: bool = True) -> None
     program.graph_module.recompile()
 
 
-def add_constant(program: ExportedProgram, value: torch.Tensor, prefix: str, origin: Mapping[str, Any]) -> Node:
-    """Add a constant to a program and return its placeholder, the last one before the inputs of the user.
+def add_constants(
+    program: ExportedProgram, constants: Sequence[tuple[str, torch.Tensor, Mapping[str, Any]]]
+) -> list[Node]:
+    """Add constants to a program and return their placeholders, the last ones before the inputs of the user.
 
-    `prefix`: the beginning of its name. `origin`: the metadata of the node that it replaces.
+    `constants`: for each, the beginning of its name, its value, and the metadata of the node that it replaces.
     """
     graph, first = program.graph, next(node for node in program.graph.nodes if node.op != "placeholder")
     mode = cast(FakeTensorMode, next(iter(_fakes(program))).fake_mode)
     taken = {node.name for node in graph.nodes} | {*program.constants, *program.state_dict}
-    name = next(name for number in range(len(taken) + 1) if (name := f"{prefix}_{number}") not in taken)
-    with graph.inserting_before(_first_user_input(program) or first):
-        constant = graph.placeholder(name)
-    constant.meta = {**origin, "val": mode.from_tensor(value, static_shapes=True)}
-    program.constants[name] = value
-    _declare(program, InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name=constant.name), name))
-    return constant
+    users, numbers = _first_user_input(program), count()
+    added: list[Node] = []
+    for prefix, value, origin in constants:
+        name = next(name for number in numbers if (name := f"{prefix}_{number}") not in taken)
+        with graph.inserting_before(users or first):
+            constant = graph.placeholder(name)
+        constant.meta = {**origin, "val": mode.from_tensor(value, static_shapes=True)}
+        program.constants[name] = value
+        added.append(constant)
+    _declare(program, added)
+    return added
 
 
 def _is_viewed_weight(node: Node) -> bool:
@@ -87,7 +91,7 @@ def _is_viewed_weight(node: Node) -> bool:
 
 
 def _values(program: ExportedProgram, of_weights: bool) -> dict[Node, tuple[Any, bool]]:
-    """Return the constant values of a program, tensors and lists of them, and whether something was computed for it."""
+    """Return the constants of a program, each a tensor or several, and whether something was computed for it."""
     signature = program.graph_signature
     stored = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
     held: dict[str, str] = {**stored, **signature.inputs_to_parameters} if of_weights else {}
@@ -151,12 +155,16 @@ def _erase_unused(program: ExportedProgram, values: Mapping[Node, object]) -> No
             program.graph.erase_node(node)
 
 
-def _declare(program: ExportedProgram, spec: InputSpec) -> None:
-    """Give a program the signature with a new constant, which is before the inputs of the user."""
+def _declare(program: ExportedProgram, constants: Sequence[Node]) -> None:
+    """Give a program the signature with new constants, which are before the inputs of the user."""
     signature = program.graph_signature
     position = next(
         (number for number, given in enumerate(signature.input_specs) if given.kind is InputKind.USER_INPUT),
         len(signature.input_specs),
     )
-    inputs = [*signature.input_specs[:position], spec, *signature.input_specs[position:]]
+    specs = [
+        InputSpec(kind=InputKind.CONSTANT_TENSOR, arg=TensorArgument(name=node.name), target=str(node.target))
+        for node in constants
+    ]
+    inputs = [*signature.input_specs[:position], *specs, *signature.input_specs[position:]]
     program._graph_signature = ExportGraphSignature(input_specs=inputs, output_specs=signature.output_specs)

@@ -15,6 +15,12 @@ from torch.fx import GraphModule, Node
 
 from qnnsweep.tasks.records.source_lines import line_in_words, portable
 
+_ATEN = torch.ops.aten
+CONVOLUTIONS = (
+    *(_ATEN.conv1d.default, _ATEN.conv2d.default, _ATEN.conv3d.default, _ATEN.convolution.default),
+    *(_ATEN.conv_transpose1d.default, _ATEN.conv_transpose2d.input, _ATEN.conv_transpose3d.input),
+)
+"""The convolutions of an exported program. They read a value, a weight and a bias."""
 GETITEM = "getitem"
 """The name of the target of a node that takes a value out of a tuple."""
 OBSERVER_REPLACEMENT = "replace_observer_with_quantize_dequantize_node"
@@ -37,6 +43,11 @@ def target_name(target: Any) -> str:
     from executorch.exir.dialects.edge._ops import EdgeOpOverload
 
     return str(target._op if isinstance(target, EdgeOpOverload) else target)
+
+
+def schema_name(node: Node) -> str:
+    """Return the name of the operator that a node calls, without its overload: `aten::cat`; empty for other nodes."""
+    return str(getattr(getattr(node.target, "_schema", None), "name", ""))
 
 
 def module_of(node: Node) -> str:

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records.source_lines import line_in_words
+from qnnsweep.tasks.toolchain.nodes import schema_name
 
 _DATA_DEPENDENT = re.compile(r"data-dependent|Dynamic (shape|slicing|control)", re.IGNORECASE)
 _OF_USER = ("from user code:", "The following call raised this error:")
@@ -63,34 +64,30 @@ def check_values(name: str, program: ExportedProgram) -> None:
     """Raise RequestError if a number or a shape in the program depends on the values of a tensor."""
     for node in program.graph.nodes:
         value = node.meta.get("val")
-        line = line_in_words(node.meta.get("stack_trace") or "")
-        place = f" at {line}" if line else ""
         if any(map(_has_symbol, value if isinstance(value, tuple | list) else [value])):
             raise RequestError(
-                f"the model {name} makes a tensor whose size depends on the values of another{place}: {_FIXED}; keep "
-                "all elements and choose with torch.where, or take a fixed number of them with torch.topk"
+                f"the model {name} makes a tensor whose size depends on the values of another{_place(node)}: {_FIXED}; "
+                "keep all elements and choose with torch.where, or take a fixed number of them with torch.topk"
             )
         if _reads_number(node):
             raise RequestError(
-                f"the model {name} computes with a number that it reads out of a tensor{place}: {_FIXED}; compute "
-                "with the tensor itself, without item(), int(), float() or tolist()"
+                f"the model {name} computes with a number that it reads out of a tensor{_place(node)}: {_FIXED}; "
+                "compute with the tensor itself, without item(), int(), float() or tolist()"
             )
 
 
 def check_operators(name: str, program: ExportedProgram) -> None:
     """Raise RequestError for an operator that no backend of ExecuTorch computes in any scheme."""
     for node in program.graph.nodes:
-        line = line_in_words(node.meta.get("stack_trace") or "")
-        place = f" at {line}" if line else ""
         if any(map(_is_complex, tree_leaves(node.meta.get("val")))):
             raise RequestError(
-                f"the model {name} computes with complex numbers{place}, which ExecuTorch has no operators for; "
+                f"the model {name} computes with complex numbers{_place(node)}, which ExecuTorch has no operators for; "
                 "compute with real and imaginary parts, as a Fourier transform by products with tables of cos and sin"
             )
-        if _SOLVERS.fullmatch(getattr(getattr(node.target, "_schema", None), "name", "")):
+        if _SOLVERS.fullmatch(schema_name(node)):
             raise RequestError(
-                f"the model {name} solves or inverts a matrix{place}, which ExecuTorch has no operators for; compute "
-                "it before the model, in the samples, or once in __init__ and register it as a buffer"
+                f"the model {name} solves or inverts a matrix{_place(node)}, which ExecuTorch has no operators for; "
+                "compute it before the model, in the samples, or once in __init__ and register it as a buffer"
             )
 
 
@@ -103,6 +100,12 @@ def check_samples(name: str, samples: Iterable[tuple[str, Mapping[str, torch.Ten
                     f"the input {key} of {sample} of the model {name} has NaN, from which nothing can be calibrated or "
                     "compared; leave the sample out, or replace the values, such as by torch.nan_to_num"
                 )
+
+
+def _place(node: Node) -> str:
+    """Return the user's line of a node, as ` at <line>`; empty if it is not known."""
+    line = line_in_words(node.meta.get("stack_trace") or "")
+    return f" at {line}" if line else ""
 
 
 def _is_complex(value: object) -> bool:

@@ -49,6 +49,20 @@ class Cell(nn.Module):
         return self.head(state[0] if isinstance(state, tuple) else state)
 
 
+class Tied(Recurrent):
+    """A recurrent layer, a head that is called twice, and a sum with a buffer as its bias that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__("GRU", structured=False)
+        self.register_buffer("offset", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.layer(x)[0][:, -1]
+        y = self.head(h) + self.head(h * 0.1)
+        weight, bias = self.head.weight, self.get_buffer("offset")
+        return y + nn.functional.linear(h, weight, bias) * nn.functional.linear(h * 0.5, weight, bias)
+
+
 class Unbatched(nn.Sequential):
     """Convolutions that read a signal without a batch dimension; the last one's result is the output."""
 
@@ -63,6 +77,8 @@ def build(kind: str, layer: str = "", structured: bool = False, **arguments: Any
             return Recurrent(layer, structured, **arguments)
         case "cell":
             return Cell(layer)
+        case "tied":
+            return Tied()
         case _:
             return Unbatched()
 

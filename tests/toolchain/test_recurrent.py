@@ -14,6 +14,7 @@ from recurrent_models import build, samples
 from qnnsweep.conf.models import DataConfig, ModelConfig
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.export import export_model
+from qnnsweep.tasks.toolchain.nodes import module_of
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.tensors import read_tensors
 from tests.program import Program
@@ -39,19 +40,8 @@ LAYERS: dict[str, dict[str, Any]] = {
 KNOWN = {"linear", "sigmoid", "tanh", "mul", "add", "sub"}
 """The operators of steps that compute; the others move values."""
 MOVES = {
-    "zeros",
-    "select",
-    "unbind",
-    "getitem",
-    "transpose",
-    "unsqueeze",
-    "squeeze",
-    "split",
-    "cat",
-    "slice",
-    "flip",
-    "stack",
-}
+    "zeros", "select", "unbind", "transpose", "unsqueeze", "squeeze", "split", "cat", "slice", "flip", "stack",
+}  # fmt: skip
 
 
 def exported(arguments: dict[str, Any], folder: Path, **of_data: Any) -> tuple[Store, ExportedMethod]:
@@ -102,6 +92,17 @@ def test_a_convolution_without_a_batch_gets_a_batch_of_one(tmp_path: Path, monke
         ("aten.squeeze.dim", [4, 12]),
     ]
     assert {call.module_path for call in method.calls} == {"0", "1", "2"}
+
+
+def test_only_the_biases_of_the_layer_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store, method = exported({"kind": "tied"}, tmp_path)
+    program = load_program(store, method.program)
+    linears = [node for node in program.graph.nodes if node.target is torch.ops.aten.linear.default]
+    biases = {path: [node.args[2] for node in linears if module_of(node) == path] for path in ("layer", "head", "")}
+    assert [len(biases["layer"]), len({*biases["layer"]})] == [4, 4]  # of the inputs at once, and of steps 2 to 4
+    assert [len(biases[path]) for path in ("head", "")] == [2, 2]
+    assert [len({*biases[path]}) for path in ("head", "")] == [1, 1]
 
 
 CALL = """
