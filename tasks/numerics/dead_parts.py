@@ -24,9 +24,9 @@ from qnnsweep.tasks.records.vocabulary import ProbeStatus
 
 Array = NDArray[Any]
 
-_CLEARLY = 4.0  # elements deviate clearly if they deviate by more than this many times the noise
 NO_DEPENDENCE = "does not depend on the input"
 """The end of the mistake that is checked for a whole output."""
+_CLEARLY = 4.0  # elements deviate clearly if they deviate by more than this many times the noise
 _FEWEST_CLEAR = 3  # the least number of elements that deviate clearly in a dead part
 _FEWEST = 8  # the least number of elements, of all samples together, of a slice that is judged, or of integers
 _OWN_GRID = 256  # the number of values of a grid that a part of its own would have

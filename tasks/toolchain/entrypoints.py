@@ -113,12 +113,11 @@ def reference_kernels(lowered: LoweredMethod, store: Store) -> Callable[..., "Ho
     The inputs are two lists of arrays: rounded to the device's grids and, if they are known, before that.
     """
     from qnnsweep.tasks.toolchain.deterministic import make_deterministic
-    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.reference.graph import device_graph
     from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
     make_deterministic()
-    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
-    return partial(HostKernels, graph.with_scales(lowered.design.shared_biases))
+    return partial(HostKernels, device_graph(lowered, store))
 
 
 def reference_values(lowered: LoweredMethod, store: Store, inputs: Sequence[NDArray[Any]]) -> dict[int, NDArray[Any]]:

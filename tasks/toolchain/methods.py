@@ -175,7 +175,7 @@ def _with_float32_inputs(model: ModelConfig) -> ModelConfig:
 
 
 def _as_float32(samples: Sequence[Sample]) -> list[Sample]:
-    """Return samples with float32 in place of float16 and bfloat16. What is no sample stays as it is."""
+    """Return samples with float32 in place of other floating-point dtypes. What is no sample stays as it is."""
     return [
         {**sample, "inputs": tree_map(as_float32, sample["inputs"])}
         if isinstance(sample, Mapping) and "inputs" in sample

@@ -14,7 +14,7 @@ from qnnsweep.tasks.errors import EvidenceError, RequestError
 from qnnsweep.tasks.records import LoweredMethod, TensorSpec
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.reference.designed import arithmetic_of
-from qnnsweep.tasks.toolchain.reference.graph import read_graph
+from qnnsweep.tasks.toolchain.reference.graph import device_graph
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 from qnnsweep.tasks.toolchain.tensors import dtype_name
 
@@ -27,10 +27,9 @@ class Simulator(nn.Module):
         super().__init__()
         if lowered.designed_unavailable is not None:
             raise RequestError(f"the host cannot compute this program: {lowered.designed_unavailable}")
-        graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+        graph = device_graph(lowered, store)
         self._arithmetic = arithmetic_of(graph, lowered.operators, lowered.input_qparams, lowered.design)
-        shared = graph.with_scales(lowered.design.shared_biases)
-        self._kernels = HostKernels(shared, (), halves=self._arithmetic.halves)
+        self._kernels = HostKernels(graph, (), halves=self._arithmetic.halves)
         self.inputs: tuple[TensorSpec, ...] = lowered.exported.inputs
         """The names, dtypes and shapes of the inputs, in the order of `forward`."""
         self.outputs: tuple[str, ...] = tuple(spec.name for spec in lowered.exported.outputs)

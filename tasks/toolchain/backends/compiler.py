@@ -43,7 +43,7 @@ class Compiler(ABC):
     has_debug_program: bool = False
     """Whether the delegate logs its operators only in a program that is compiled with `debug=True`."""
     shares_biases: bool = False
-    """Whether the calls that share a bias read it on one grid, although it is multiplied by the grids of each call."""
+    """Whether a bias that several calls read has one grid, although each call multiplies it by grids of its own."""
 
     def __init__(self, scheme: SchemeConfig, soc: SocConfig | None) -> None:
         self._scheme = scheme

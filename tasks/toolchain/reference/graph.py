@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from qnnsweep.tasks.errors import EvidenceError, raise_shortage
 from qnnsweep.tasks.numerics.arithmetic import last_reads
-from qnnsweep.tasks.records import Blob, SharedBias
+from qnnsweep.tasks.records import Blob, LoweredMethod, SharedBias
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.nodes import GETITEM, target_name
 from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS, dtype_name, put_tensors, read_tensors
@@ -292,6 +292,12 @@ def read_graph(store: Store, calls: Blob, constants: Blob) -> ReferenceGraph:
     if any(_overload(target) is None for target in {call.target for call in graph_calls} - {GETITEM}):
         importlib.import_module("qnnsweep.tasks.toolchain.imports")  # ExecuTorch registers operators of its own
     return ReferenceGraph(graph_calls, outputs, read_tensors(store, constants))
+
+
+def device_graph(lowered: LoweredMethod, store: Store) -> ReferenceGraph:
+    """Return the stored graph of a method, in which biases have the scales by which the device multiplies them."""
+    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
+    return graph.with_scales(lowered.design.shared_biases)
 
 
 def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Value:

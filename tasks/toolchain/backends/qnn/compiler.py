@@ -57,7 +57,6 @@ _MERGED_READERS = frozenset({"aten.hardswish.default", "aten.leaky_relu.default"
 
 class QnnCompiler(Compiler):
     has_debug_program = True
-
     shares_biases = True
 
     def __init__(self, scheme: SchemeConfig, soc: SocConfig | None, profile_level: int = 0) -> None:
