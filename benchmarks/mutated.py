@@ -154,7 +154,10 @@ def diffs(material: Material) -> dict[str, Reader]:
 
 
 def _programs(material: Material) -> dict[str, bytes]:
-    blobs = {"program": material.lowered.program, "program_debug": material.lowered.methods[0].debug_program}
+    blobs = {
+        "program": material.lowered.program,
+        "program_debug": material.lowered.methods[0].debug_programs[0].program,
+    }
     return {name: material.store.read(blob) for name, blob in blobs.items() if blob is not None}
 
 

@@ -149,7 +149,7 @@ def weight(bench: Bench, chance: random.Random) -> Results:
     decode = replace(model.methods[1], factory="state_injection:damaged", arguments={"tokens": 1, **arguments})
     bad = bench.compiled(replace(model, methods=[model.methods[0], decode]))
     methods = (
-        replace(right, **{field: getattr(wrong, field) for field in ("debug_program", "facts", "debug_facts")})
+        replace(right, **{field: getattr(wrong, field) for field in ("debug_programs", "facts")})
         for right, wrong in zip(bench.lowered.methods, bad.methods, strict=True)
     )
     lowered = replace(bench.lowered, program=bad.program, methods=tuple(methods))

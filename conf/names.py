@@ -23,14 +23,16 @@ STATE_UPDATES = ("append", "ring", "shift", "replace")
 TOKENS_READ = ("greedy", "teacher_forced")
 """The tokens that a step of a language model can read: its own choice, or that of eager PyTorch."""
 
-STAGES = ("export", "quantize", "lower", "bundle", "measure", "compare", "cure")
-"""All stages, in the order of the pipeline. A stage's module, function and task in `tasks` have the stage's name."""
+STAGES = ("export", "quantize", "lower", "bundle", "measure", "divide", "compare", "cure")
+"""All stages, in the order of the pipeline. A stage's module, function and task in `tasks` have the stage's name.
+
+Few cells need `divide`. Then `bundle` and `measure` follow again."""
 MEASURE_STEPS = ("deploy", "execute", "collect")
 """What `measure` does on one device. The module and the function of a step in `tasks.devices` have the step's name."""
 COMPILE_STAGES = ("export", "quantize", "lower")
 """The stages whose worker processes count as toolchain calls. The workers of `compare` only run operators
-again, and those of `cure` compile at most some operators."""
-WORKER_STAGES = (*COMPILE_STAGES, "compare", "cure")
+again, those of `cure` compile at most some operators, and those of `divide` only debug programs."""
+WORKER_STAGES = (*COMPILE_STAGES, "divide", "compare", "cure")
 """The stages that run in worker processes. Each call waits for a core."""
 CELL_STAGES = ("export", "quantize", "lower", "bundle", *MEASURE_STEPS, "compare")
 """The stages that the outcome of a cell needs, with the steps of `measure` instead of `measure` itself."""

@@ -176,6 +176,9 @@ class MeasureConfig:
     captured too. ExecuTorch's Inspector can read the debug program's log only with 1."""
     dump_operators: bool = True
     """Whether to build and run the debug program. Without this program only final outputs are compared."""
+    debug_programs: Count = 8
+    """The most debug programs per method. If the debug program does not run, or if its final outputs are not those of
+    the shipping program, its operators are divided among several programs. With 1, they are not."""
     replay: bool = True
     """Whether to run every operator again on the device's inputs. This separates introduced from inherited error."""
     budget: bool = True

@@ -30,8 +30,9 @@ from qnnsweep.flows.runs.files import link_files
 from qnnsweep.flows.runs.retention import apply_retention, manifest
 from qnnsweep.flows.server import leases
 from qnnsweep.flows.server.signals import die_on_sigterm
+from qnnsweep.tasks.comparison.division import next_divisions
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
-from qnnsweep.tasks.records import RunFacts, Toolchain
+from qnnsweep.tasks.records import Division, RunFacts, Toolchain
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.rows import rows
@@ -116,7 +117,8 @@ class Session:
         graph = Graph(self.resources, update, self.run_id, self._codes)
         collections = CollectionCells(self.resources, self.plan.limits, update)
         of_models = [cell for cell in cells if not cell.is_collection]
-        measured = iter(_run_graph(of_models, graph, cells_done, self.resources if check_overrides else None))
+        checked = self.resources if check_overrides else None
+        measured = iter(_run_graph(of_models, graph, cells_done, checked, self.store))
         tried = collections.run([cell for cell in cells if cell.is_collection])
         wrong = [cell.error for cell in tried if isinstance(cell.error, RequestError)]
         if wrong and len(wrong) == sum(cell.impossible is None for cell in cells):
@@ -218,7 +220,7 @@ def _frozen_gc() -> Generator[None]:
 
 
 def _run_graph(
-    cells: Sequence[PlannedCell], graph: Graph, cells_done: CellsDone, for_overrides: Resources | None
+    cells: Sequence[PlannedCell], graph: Graph, cells_done: CellsDone, for_overrides: Resources | None, store: Store
 ) -> list[CellResult]:
     # Wait for every export before anything is compiled, because an export detects mistakes in a model's configuration.
     requests = [cell.request for cell in cells if cell.impossible is None and not graph.code_error(cell.request)]
@@ -236,6 +238,45 @@ def _run_graph(
         graph.cell(cell.request) if cell.impossible is None and not graph.code_error(cell.request) else {}
         for cell in cells
     ]
+    _await(submissions, cells_done)
+    results = [graph.result(cell, submitted) for cell, submitted in zip(cells, submissions, strict=True)]
+    _divide(cells, submissions, results, graph, cells_done, store)
+    return results
+
+
+def _divide(
+    cells: Sequence[PlannedCell],
+    submissions: list[dict[str, Submission]],
+    results: list[CellResult],
+    graph: Graph,
+    cells_done: CellsDone,
+    store: Store,
+) -> None:
+    """Measure cells again whose debug programs do not serve, with more of them, until all serve or no more help."""
+    numbers = [*range(len(cells))]
+    while True:
+        found = {number: _divisions(results[number], store) for number in numbers}
+        divisions = {number: division for number, division in found.items() if division is not None}
+        if not divisions:
+            return
+        for number, division in divisions.items():
+            submissions[number] = graph.divided(cells[number].request, submissions[number], division)
+        _await([submissions[number] for number in divisions], cells_done)
+        again = {number: graph.result(cells[number], submissions[number]) for number in divisions}
+        numbers = [number for number, result in again.items() if result.error is None]
+        for number in numbers:  # the others keep what the shipping program has shown
+            results[number] = again[number]
+
+
+def _divisions(cell: CellResult, store: Store) -> tuple[Division | None, ...] | None:
+    """Return how the debug programs of a measured cell are to be divided; None if they are not to be."""
+    if cell.error is not None or cell.lowered is None or cell.capture is None:
+        return None
+    return next_divisions(cell.lowered, cell.capture, cell.request.measure.debug_programs, store)
+
+
+def _await(submissions: Sequence[dict[str, Submission]], cells_done: CellsDone) -> None:
+    """Wait for the stages of all cells."""
     futures = {submission.key: submission.future for cell in submissions for submission in cell.values()}
     # Count the futures that are done. Their states cannot be polled: a task whose input failed stays pending forever.
     done = threading.Semaphore(0)
@@ -245,7 +286,6 @@ def _run_graph(
         while not done.acquire(timeout=UPDATE_EVERY_S):
             cells_done.show()
         cells_done.show()
-    return [graph.result(cell, submitted) for cell, submitted in zip(cells, submissions, strict=True)]
 
 
 def _exports(graph: Graph, requests: Sequence[Request]) -> list[tuple[Submission, BaseException | None]]:

@@ -14,6 +14,7 @@ from qnnsweep.tasks.devices.runner_cli import blob_path, dumped_input
 from qnnsweep.tasks.records import (
     Blob,
     Bundle,
+    DebugProgram,
     Driven,
     ExportedMethod,
     Launch,
@@ -52,11 +53,13 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
             ]
         shipping, *others = _launches(lowered.program, method, measure, rows, store)
         launches += [shipping, *others] if exported.positions is None else others
-        debug = (launch for launch in others if launch.debug)
-        again = (_on_one_sample(launch, method, measure, shipping.input_list) for launch in debug)
-        checks.append(
-            WorstCheck(outputs_eager=exported.outputs_eager, choosable=method.choosable, debug=next(again, None))
+        programs = {debug.program: debug for debug in method.debug_programs}
+        again = tuple(
+            _on_one_sample(launch, programs[launch.program], measure, shipping.input_list)
+            for launch in others
+            if launch.debug
         )
+        checks.append(WorstCheck(outputs_eager=exported.outputs_eager, choosable=method.choosable, debug=again))
     blobs += [blob for launch in launches for blob in (launch.program, launch.input_list)]
     return Bundle(runner=program, blobs=tuple(dict.fromkeys(blobs)), launches=tuple(launches), checks=tuple(checks))
 
@@ -128,7 +131,7 @@ def _events(lowered: LoweredMethod) -> int:
 
 
 def _is_dumped(lowered: LoweredMethod) -> bool:
-    return lowered.debug_program is not None and bool(lowered.chosen)
+    return lowered.debug_unavailable is None and bool(lowered.chosen)
 
 
 def _has_profile(lowered: LoweredMethod) -> bool:
@@ -153,17 +156,20 @@ def _launches(
     shipping = _shipping(program, _input_list(store, rows), len(rows), measure, (method,), events)
     yield shipping
     only = (replace(method, index=0),)  # the other programs have one method
-    if lowered.debug_program is not None and lowered.chosen:
-        captured = tuple(choice.sample for choice in lowered.chosen)
+    captured = tuple(choice.sample for choice in lowered.chosen)
+    for number, debug in enumerate(lowered.debug_programs, start=1):
+        if debug.program is None or not captured:
+            continue
         yield replace(
             shipping,
             name="debug",
-            program=lowered.debug_program,
+            part=None if debug.span is None else number,
+            program=debug.program,
             input_list=_input_list(store, [rows[sample] for sample in captured]),
             samples=len(captured),
             captured=captured,
             debug=True,
-            debug_buffer_bytes=_debug_buffer_bytes(lowered, measure, len(captured)),
+            debug_buffer_bytes=_debug_buffer_bytes(debug, measure, len(captured)),
             events=events + 4 * len(lowered.operators),  # of which QNN renames some, and returns others in parts
             iterations=1,
             warm_up=0,
@@ -175,16 +181,16 @@ def _launches(
         yield replace(shipping, name="profile", program=lowered.profile.program, events=measured, methods=only)
 
 
-def _on_one_sample(launch: Launch, lowered: LoweredMethod, measure: MeasureConfig, input_list: Blob) -> Launch:
-    """Return a launch of the debug program on a sample that is not known yet. `input_list`: that of all samples."""
-    size = _debug_buffer_bytes(lowered, measure, 1)
+def _on_one_sample(launch: Launch, debug: DebugProgram, measure: MeasureConfig, input_list: Blob) -> Launch:
+    """Return a launch of a debug program on a sample that is not known yet. `input_list`: that of all samples."""
+    size = _debug_buffer_bytes(debug, measure, 1)
     return replace(launch, input_list=input_list, samples=1, captured=(), debug_buffer_bytes=size, again=True)
 
 
-def _debug_buffer_bytes(lowered: LoweredMethod, measure: MeasureConfig, samples: int) -> int:
+def _debug_buffer_bytes(debug: DebugProgram, measure: MeasureConfig, samples: int) -> int:
     if measure.debug_buffer_bytes is not None:
         return measure.debug_buffer_bytes
-    return lowered.debug_buffer_bytes * samples + _PER_FILE_BYTES
+    return debug.buffer_bytes * samples + _PER_FILE_BYTES
 
 
 def _input_list(store: Store, rows: list[list[str]]) -> Blob:
@@ -205,7 +211,10 @@ def _read_of(lowered: LoweredMethod) -> object:
     """Return the parts of a method's record that the stage reads."""
     exported, profile = lowered.exported, lowered.profile
     return (
-        (lowered.debug_program, profile and profile.program, lowered.debug_buffer_bytes),
+        (
+            [(debug.program, debug.span, debug.buffer_bytes) for debug in lowered.debug_programs],
+            profile and profile.program,
+        ),
         (len(lowered.instructions), len(lowered.operators)),
         (lowered.chosen, lowered.choosable, exported.outputs_eager),
         (exported.inputs, exported.outputs, exported.evaluation, len(exported.sample_names), exported.positions),
@@ -223,4 +232,4 @@ def _runner_sha256() -> str:
     return hashlib.sha256(Path(runner.__file__).read_bytes()).hexdigest()
 
 
-bundle_task = stage(bundle, version=4, key_inputs=_key_inputs, accepts=_has_this_runner)
+bundle_task = stage(bundle, version=5, key_inputs=_key_inputs, accepts=_has_this_runner)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.errors import ProgramDiffers, ToolchainError
-from qnnsweep.tasks.records import LoweredProgram, ProfileProgram, QuantizedModel, StageCall, Toolchain
+from qnnsweep.tasks.records import DebugProgram, LoweredProgram, ProfileProgram, QuantizedModel, StageCall, Toolchain
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.digest import digest
@@ -72,12 +72,9 @@ def _compile(
         result = edge.call("lower", entrypoints.lower_model, *arguments, plain, store, subject=subject)
         unavailable = f"the compilation with the debug or profile program ended in {error.signal.name}"
         profile = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
+        debug = (DebugProgram(program=None, unavailable=unavailable),) if options.dump_operators else ()
         methods = (
-            replace(
-                method,
-                debug_unavailable=unavailable if options.dump_operators else method.debug_unavailable,
-                profile=profile if options.profile_level else None,
-            )
+            replace(method, debug_programs=debug, profile=profile if options.profile_level else None)
             for method in result.value.methods
         )
         lowered = replace(result.value, methods=tuple(methods))
@@ -98,4 +95,4 @@ def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: Lower
     return quantized, soc, replace(options, scheme=scheme)
 
 
-lower_task = stage(lower, version=20, key_inputs=_key_inputs)
+lower_task = stage(lower, version=21, key_inputs=_key_inputs)

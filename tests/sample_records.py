@@ -29,7 +29,7 @@ from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.results.outcome import CellResult
 
 from qnnsweep.tasks.records import (  # isort: skip
-    Blob, Bundle, Capture, CapturedMethod, CaseOutcome, ChosenSample, Command, CompileFacts, DebugFiles,
+    Blob, Bundle, Capture, CapturedMethod, CaseOutcome, ChosenSample, Command, CompileFacts, DebugFiles, DebugProgram,
     DelegationCount, Design, ExportedMethod, ExportedModel, Launch, LaunchedMethod, LaunchResult, LoweredMethod,
     LoweredProgram, ModelFacts, Operator, Quantization, QuantizedMethod, QuantizedModel, StageCall, TensorSpec,
     Toolchain,
@@ -95,7 +95,8 @@ TOOLCHAIN = Toolchain(
     executorch_commit="3b60683923245cf472b7323426920e15623ba361",
 )
 LOWERED_METHOD = LoweredMethod(
-    quantized=QUANTIZED_METHOD, debug_program=blob("7", 2000), debug_unavailable=None, etrecord=None,
+    quantized=QUANTIZED_METHOD, etrecord=None,
+    debug_programs=(DebugProgram(program=blob("7", 2000), unavailable=None, buffer_bytes=64),),
     input_qparams=(GRID,), output_operators=(1,), operators=(CONV, VIEW),
     expected_tensors=(), chosen=(ChosenSample(sample=0, role="typical"), ChosenSample(sample=1, role="worst")),
     choosable=2, reference_calls=blob("e"), reference_constants=blob("f"), outputs_lowered=blob("9", 3),
@@ -111,7 +112,7 @@ LOWERED_METHOD = LoweredMethod(
         CompileFacts(subgraph=0, spill_bytes=1, fill_bytes=2, write_total_bytes=3, read_total_bytes=4),
         CompileFacts(subgraph=1, spill_bytes=10, fill_bytes=20, write_total_bytes=30, read_total_bytes=40),
     ),
-    debug_buffer_bytes=64, facts=FACTS, debug_facts=None,
+    facts=FACTS,
 )  # fmt: skip
 LOWERED = LoweredProgram(
     model=MODEL, scheme="8a8w", backend="qnn", soc="SM8650", program=blob("6", 1000), bundled_program=None,
@@ -236,7 +237,8 @@ def up_to_lower(request: Request, stage: str, error: BaseException | None) -> Ce
 
 
 def without_debug_program(request: Request) -> CellResult:
-    lowered = with_method(LOWERED, debug_program=None, debug_unavailable="already inserted", compile_facts=())
+    refused = DebugProgram(program=None, unavailable="already inserted")
+    lowered = with_method(LOWERED, debug_programs=(refused,), compile_facts=())
     capture = with_method(CAPTURE, results=(SHIPPING,), debug=())
     comparison = replace(COMPARISON, operators=(), budget=(), observer_effect=None, observer_effect_snr_db=None)
     return passed_cell(request, lowered=lowered, capture=capture, comparison=comparison)

@@ -194,7 +194,7 @@ def test_an_etdump_with_another_number_of_inferences_is_refused(
 def test_final_outputs_are_compared_without_a_debug_program(
     lowered: LoweredProgram, capture: Capture, resources: Resources, tmp_path: Path
 ) -> None:
-    plain = with_method(lowered, debug_program=None, debug_unavailable="not asked for")
+    plain = with_method(lowered, debug_programs=())
     packed = bundle(plain, MeasureConfig(iterations=2, warm_up=1), store=resources.store)
     assert [launch.name for launch in packed.launches] == ["shipping"]
     device = DeviceConfig(name="fresh", work_folder=str(tmp_path / "device"))

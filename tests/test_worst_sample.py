@@ -163,7 +163,7 @@ def test_a_worst_sample_that_was_captured_or_that_no_debug_program_can_capture_i
 ) -> None:
     everything = with_method(capture, debug=(replace(capture.methods[0].debug[0], samples=tuple(range(8))),))
     assert bundle_of_worst(packed, everything, resources.store) is None
-    plain = bundle(with_method(lowered, debug_program=None), request_8a8w.measure, store=resources.store)
+    plain = bundle(with_method(lowered, debug_programs=()), request_8a8w.measure, store=resources.store)
     assert bundle_of_worst(plain, with_method(capture, debug=()), resources.store) is None
     unasked = bundle(with_method(lowered, chosen=()), request_8a8w.measure, store=resources.store)
     assert [launch.name for launch in unasked.launches] == ["shipping"]

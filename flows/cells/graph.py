@@ -29,12 +29,14 @@ from qnnsweep.flows.forecasts.costs import StageWork, stages_of, work_label
 from qnnsweep.tasks.bundle import bundle_task
 from qnnsweep.tasks.compare import compare_task
 from qnnsweep.tasks.cure import cure_task
+from qnnsweep.tasks.divide import divide_task
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.export import export_task
 from qnnsweep.tasks.lower import lower_task
 from qnnsweep.tasks.measure import measure_task
 from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.quantize import quantize_task
+from qnnsweep.tasks.records import Division
 from qnnsweep.tasks.records.options import ComparisonOptions, LoweringOptions
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.stage import Upstream, configure_task, is_reused, result_name
@@ -107,6 +109,26 @@ class Graph:
         quantized = self._submit(quantize_task, request, exported, scheme, kind, code, workers=workers)
         options = lowering_options(request, code)
         lowered = self._submit(lower_task, request, quantized, soc, options, workers=workers)
+        return {"exported": exported, "quantized": quantized, "lowered": lowered} | self._measured(request, lowered)
+
+    def divided(
+        self, request: Request, before: dict[str, Submission], divisions: tuple[Division | None, ...]
+    ) -> dict[str, Submission]:
+        """Submit the stages of a cell from its lowered program on, with the operators divided among debug programs.
+
+        `before`: the submissions of the cell with other debug programs.
+        """
+        kind, workers = request.backend.kind, self._resources.workers_of(request)
+        soc = request.soc if backend_of(kind).needs_soc else None
+        options = lowering_options(request, self._backend_code(kind))
+        given = before["lowered"], before["quantized"], soc, options, divisions
+        lowered = self._submit(divide_task, request, *given, workers=workers)
+        return before | {"lowered": lowered} | self._measured(request, lowered)
+
+    def _measured(self, request: Request, lowered: Submission) -> dict[str, Submission]:
+        """Submit the stages of a cell that follow the lowered program."""
+        kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers_of(request)
+        soc = request.soc if backend_of(kind).needs_soc else None
         bundle = self._submit(bundle_task, request, lowered, request.measure)
         capture = self._submit(
             measure_task,
@@ -122,15 +144,7 @@ class Graph:
         comparison = self._submit(compare_task, request, lowered, capture, comparison_options(request), workers=workers)
         changes = scheme, kind, soc, request.most_cures
         cures = self._submit(cure_task, request, lowered, comparison, *changes, workers=workers)
-        return {
-            "exported": exported,
-            "quantized": quantized,
-            "lowered": lowered,
-            "bundle": bundle,
-            "capture": capture,
-            "comparison": comparison,
-            "cures": cures,
-        }
+        return {"bundle": bundle, "capture": capture, "comparison": comparison, "cures": cures}
 
     def result(self, planned: PlannedCell, submissions: dict[str, Submission]) -> CellResult:
         """Wait for a cell's stages. Return the records up to the first failed stage, and the error of that stage."""
@@ -211,7 +225,8 @@ class Graph:
             if task.name == "cure" and task.name not in stages_of(request):
                 return
             # If the capture is reused, so are its steps deploy, execute and collect.
-            for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (task.name,):
+            shown = "lower" if task.name == "divide" else task.name
+            for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (shown,):
                 self._report(name, label, "queued" if (state, name) in _QUEUED else state)
 
         refresh = task.name == "measure" and request.reuse is not Reuse.capture

@@ -91,11 +91,13 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
         exported, method = lowered.exported, _folder(lowered)
         blobs |= {
             f"{method}outputs_eager.safetensors": exported.outputs_eager,
-            f"{method}program_debug.pte": lowered.debug_program,
             f"{method}etrecord.bin": lowered.etrecord,
             f"{method}delegated_graph.txt": lowered.delegated_graph,
             f"{method}{MODEL_EXPLORER}/exported.pt2": exported.program,
         }
+        for number, debug in enumerate(lowered.debug_programs, start=1):
+            part = _part(None if debug.span is None else number)
+            blobs[f"{method}program_debug{part}.pte"] = debug.program
         if lowered.profile is not None:
             blobs[f"{method}program_profile.pte"] = lowered.profile.program
             schematics = enumerate(lowered.profile.schematics)
@@ -108,13 +110,18 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
             f"{method}etdump.etdp": capture.etdump,
             f"{method}etdump_profile.etdp": capture.etdump_profile,
         }
-        for number, debug in enumerate(capture.debug):
-            again = "_again" if number else ""
+        for debug in capture.debug:
+            part = _part(debug.part)
+            again = "_again" if f"{method}etdump_debug{part}.etdp" in blobs else ""
             blobs |= {
-                f"{method}etdump_debug{again}.etdp": debug.etdump,
-                f"{method}debug_output{again}.bin": debug.buffer,
+                f"{method}etdump_debug{part}{again}.etdp": debug.etdump,
+                f"{method}debug_output{part}{again}.bin": debug.buffer,
             }
     yield from ((name, blob) for name, blob in blobs.items() if blob is not None)
+
+
+def _part(number: int | None) -> str:
+    return "" if number is None else f"_{number}"
 
 
 def _folder(lowered: LoweredMethod) -> str:

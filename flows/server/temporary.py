@@ -25,8 +25,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qnnsweep.conf.errors import ENVIRONMENT_UNUSABLE
-from qnnsweep.tasks.environment import changed_environment
 from qnnsweep.tasks.errors import EnvironmentUnusable
+from qnnsweep.tasks.storage.environment import changed_environment
 
 STARTUP_S = 120.0
 """The longest start of the server. It takes up to half a minute on a small machine."""

@@ -20,7 +20,7 @@ from qnnsweep.tasks.atlas.case import (
 )
 from qnnsweep.tasks.atlas.states import described, of_error, of_failed_run, of_wrong_output
 from qnnsweep.tasks.errors import EvidenceError, RequestError, ToolchainError
-from qnnsweep.tasks.records import Blob, CaseOutcome, CaseOutcomes, OperatorCase, OperatorCases
+from qnnsweep.tasks.records import Blob, CaseOutcome, CaseOutcomes, DebugProgram, OperatorCase, OperatorCases
 from qnnsweep.tasks.records.options import ComparisonOptions, LoweringOptions
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
@@ -96,7 +96,8 @@ class _Trial:
             again = self._call("lower", compile_case, folder, case, without)
             if not isinstance(again, _Failure):
                 reason = f"the compilation with the debug program ended in {compiled.text}"
-                methods = (replace(method, debug_unavailable=reason) for method in again.methods)
+                debug = DebugProgram(program=None, unavailable=reason)
+                methods = (replace(method, debug_programs=(debug,)) for method in again.methods)
                 compiled = replace(again, methods=tuple(methods))
         if isinstance(compiled, _Failure):
             return of_error(case, stage_of(folder), compiled.text, is_killed=compiled.is_killed)

@@ -11,6 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.numerics.ablation import error_energy
 from qnnsweep.tasks.numerics.align import AlignedOperator, Match, align
 from qnnsweep.tasks.numerics.arithmetic import as_half, read_half
 from qnnsweep.tasks.numerics.dequantize import on_grid, quantize, undo_layout
@@ -50,25 +51,41 @@ class LoggedOperator:
         return undo_layout(self.elements, order)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _LoggedSample:
-    """The operators and the requantized tensors of one sample, with the debug buffer that has their elements."""
+@dataclass(frozen=True, slots=True)
+class _Logged:
+    """An operator or a requantized tensor of one sample, and the debug buffer that has its elements."""
 
-    operators: list[AlignedOperator]
-    requantized: list[AlignedOperator]
+    row: AlignedOperator
     buffer: NDArray[np.uint8]
-    halves: frozenset[int]
-    """The operators whose values are computed in float16."""
 
-    def tensor(self, row: AlignedOperator) -> LoggedOperator:
-        """Return the only tensor that was logged for an operator."""
-        elements = tensor(row.matches[0].event, self.buffer)
-        is_half = row.operator.index in self.halves and elements.dtype == np.float32
+    def tensor(self, halves: frozenset[int]) -> LoggedOperator:
+        """Return the only tensor that was logged for an operator. `halves`: the operators that have float16 values."""
+        elements = tensor(self.row.matches[0].event, self.buffer)
+        is_half = self.row.operator.index in halves and elements.dtype == np.float32
         if is_half:
             elements = read_half(elements)
         # A delegate may give a value without dimensions a dimension of 1.
-        has_added_dimension = (row.operator.shape, elements.shape) == ((), (1,))
-        return LoggedOperator(row.matches[0], elements.reshape(()) if has_added_dimension else elements, is_half)
+        has_added_dimension = (self.row.operator.shape, elements.shape) == ((), (1,))
+        return LoggedOperator(self.row.matches[0], elements.reshape(()) if has_added_dimension else elements, is_half)
+
+    def or_other(self, other: "_Logged") -> "_Logged":
+        """Return that of another debug program's log if the operator has one tensor there, and none here."""
+        return other if self.row.reason == "not_dumped" else self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _LoggedSample:
+    """The operators and the requantized tensors of one sample, each from the debug program that logs it."""
+
+    operators: list[_Logged]
+    requantized: list[_Logged]
+
+    def joined(self, other: "_LoggedSample") -> "_LoggedSample":
+        """Return the sample with what another debug program logged."""
+        return _LoggedSample(
+            operators=[*map(_Logged.or_other, self.operators, other.operators)],
+            requantized=[*map(_Logged.or_other, self.requantized, other.requantized)],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +134,12 @@ class Evidence:
         store.verify(files.buffer)
         buffer = np.memmap(store.path(files.buffer), np.uint8, "r") if files.buffer.size else np.empty(0, np.uint8)
         for sample, run in zip(files.samples, runs, strict=True):
-            self._logged_by[sample] = _LoggedSample(
-                operators=[row for row in alignment.operators if row.run == run],
-                requantized=[row for row in alignment.requantized if row.run == run],
-                buffer=buffer,
-                halves=self._halves,
+            logged = _LoggedSample(
+                operators=[_Logged(row, buffer) for row in alignment.operators if row.run == run],
+                requantized=[_Logged(row, buffer) for row in alignment.requantized if row.run == run],
             )
+            before = self._logged_by.get(sample)
+            self._logged_by[sample] = logged if before is None else before.joined(logged)
         return alignment.unexpected
 
     @cached_property
@@ -132,12 +149,21 @@ class Evidence:
 
     def aligned(self, sample: int) -> list[AlignedOperator]:
         """Return every operator with the tensor that was logged for it, or the reason why there is none."""
-        return self._logged_by[sample].operators
+        return [logged.row for logged in self._logged_by[sample].operators]
+
+    def why_not_logged(self, index: int) -> str | None:
+        """Return why no debug program logs an operator, or why the program that logs it has no log."""
+        reasons = [(unlogged.span, unlogged.reason) for unlogged in self._lowered.unlogged]
+        for number, debug in enumerate(self._lowered.debug_programs, start=1):
+            failure = debug.unavailable or self._capture.failures.get(number)
+            if debug.span is not None and failure is not None:
+                reasons.append((debug.span, failure))
+        return next((reason for span, reason in reasons if span.first <= index < span.end), None)
 
     def logged_operators(self, sample: int) -> dict[int, LoggedOperator]:
         """Map operator indices to logged tensors. Only operators with exactly one logged tensor are included."""
-        logged = self._logged_by[sample]
-        return {row.operator.index: logged.tensor(row) for row in logged.operators if row.reason is None}
+        rows = self._logged_by[sample].operators
+        return {logged.row.operator.index: logged.tensor(self._halves) for logged in rows if logged.row.reason is None}
 
     def captured_values(self, sample: int) -> dict[int, CapturedValue]:
         """Return the values that a replay can use. These have the operator's shape and, if quantized, qparams."""
@@ -149,9 +175,9 @@ class Evidence:
 
     def requantized(self, sample: int) -> Iterator[tuple[RequantizedTensor, AlignedOperator, LoggedOperator | None]]:
         """Yield every requantized tensor with its alignment, and with the logged tensor if there is exactly one."""
-        logged = self._logged_by[sample]
-        for record, row in zip(self._lowered.requantized, logged.requantized, strict=True):
-            yield record, row, logged.tensor(row) if row.reason is None else None
+        rows = self._logged_by[sample].requantized
+        for record, logged in zip(self._lowered.requantized, rows, strict=True):
+            yield record, logged.row, logged.tensor(self._halves) if logged.row.reason is None else None
 
     def requantized_values(
         self, sample: int, sources: Sequence[Sequence[int]], captured: Mapping[int, CapturedValue]
@@ -237,10 +263,16 @@ def device_outputs(lowered: LoweredMethod, outputs: Blob, store: Store) -> dict[
 
 
 def debug_outputs(lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> dict[str, Array]:
-    """Return the debug program's final outputs of the captured samples; see `device_outputs`."""
+    """Return the debug program's final outputs of the captured samples; see `device_outputs`.
+
+    Of several debug programs, each output is that which differs most from the shipping program's.
+    """
+    shipping = device_outputs(lowered, capture.outputs, store)
     outputs: dict[str, Array] = {}
     for files in capture.debug:
-        outputs |= device_outputs(lowered, files.outputs, store)
+        for key, value in device_outputs(lowered, files.outputs, store).items():
+            if key not in outputs or error_energy(value, shipping[key]) > error_energy(outputs[key], shipping[key]):
+                outputs[key] = value
     return outputs
 
 

@@ -173,7 +173,8 @@ class OperatorComparer:
     ) -> OperatorComparison:
         operator = aligned.operator
         if aligned.reason is not None:
-            return OperatorComparison(operator=operator, sample=sample, status=aligned.reason, gap=Gap())
+            why = self._evidence.why_not_logged(operator.index) if aligned.reason == "not_dumped" else None
+            return OperatorComparison(operator=operator, sample=sample, status=aligned.reason, gap=Gap(), why=why)
         reference = self._evidence.reference(sample, operator.index)
         compared = _compare_logged(operator, logged[operator.index], reference, replayed)
         row = OperatorComparison(

@@ -21,7 +21,7 @@ def bundle_of_worst(bundle: Bundle, capture: Capture, store: Store) -> Bundle | 
     Return None if they are captured, or if there is no debug program that could capture them. For the noise by which
     samples are compared, see `qnnsweep.tasks.numerics.samples`.
     """
-    if all(check.debug is None for check in bundle.checks):
+    if not any(check.debug for check in bundle.checks):
         return None
     methods = _methods(bundle, capture, store)
     left_out = _diverged(bundle.launches[0], methods, store)
@@ -29,11 +29,12 @@ def bundle_of_worst(bundle: Bundle, capture: Capture, store: Store) -> Bundle | 
     if not samples:
         return None
     method, worst = max(samples, key=lambda pair: pair[0].noise(pair[1]))
-    if method.debug is None or worst in method.captured:
+    if not method.debug or worst in method.captured:
         return None
-    line = store.read(method.debug.input_list).splitlines(keepends=True)[worst]
-    launch = replace(method.debug, input_list=store.put_bytes(line), captured=(worst,))
-    return Bundle(runner=bundle.runner, blobs=(*bundle.blobs, launch.input_list), launches=(launch,))
+    line = store.read(method.debug[0].input_list).splitlines(keepends=True)[worst]
+    inputs = store.put_bytes(line)
+    launches = tuple(replace(launch, input_list=inputs, captured=(worst,)) for launch in method.debug)
+    return Bundle(runner=bundle.runner, blobs=(*bundle.blobs, inputs), launches=launches)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,7 +42,7 @@ class _Method:
     """A method with its final outputs on the device and in eager PyTorch's own run."""
 
     launched: LaunchedMethod
-    debug: Launch | None
+    debug: Sequence[Launch]
     captured: Sequence[int]
     samples: range
     device: "_Tensors"
@@ -73,7 +74,7 @@ def _methods(bundle: Bundle, capture: Capture, store: Store) -> list[_Method]:
     return [
         _Method(
             launched,
-            check.debug,
+            [launch for launch in check.debug if launch.part not in captured.failures],
             captured.captured,
             range(check.choosable),
             _Tensors(captured.outputs, store),

@@ -56,15 +56,25 @@ def collect(execution: Execution, *, device: Device, store: Store) -> Capture:
 
 
 def collect_again(capture: Capture, execution: Execution, *, device: Device, store: Store) -> Capture:
-    """Return a capture with the files of one more launch of a debug program, in the same lease; see `collect`."""
-    (again,) = execution.results
+    """Return a capture with the files of further launches of a method's debug programs; see `collect`.
+
+    They ran in the lease of the first launches.
+    """
+    (method,) = {result.launch.method for result in execution.results}
     methods = [
         replace(
             captured,
-            results=(*captured.results, again),
-            debug=(*captured.debug, _debug_files(again, captured.results, device, store)),
+            results=(*captured.results, *execution.results),
+            debug=(
+                *captured.debug,
+                *(
+                    _debug_files(result, captured.results, device, store)
+                    for result in execution.results
+                    if result.failure is None
+                ),
+            ),
         )
-        if any(result.launch.debug and result.launch.method == again.launch.method for result in captured.results)
+        if any(result.launch.debug and result.launch.method == method for result in captured.results)
         else captured
         for captured in capture.methods
     ]
@@ -76,9 +86,9 @@ def _captured(results: list[LaunchResult], method: LaunchedMethod, device: Devic
     outputs: dict[str, tuple[Blob, Blob]] = {}
     debug: list[DebugFiles] = []
     for result in results:
-        if result.launch.debug:
+        if result.launch.debug and result.failure is None:
             debug.append(_debug_files(result, results, device, store))
-        else:
+        elif not result.launch.debug:
             outputs[result.launch.name] = _pull(result, method, device, store)[:2]
     profile = outputs.get("profile")
     return CapturedMethod(
@@ -102,6 +112,7 @@ def _debug_files(result: LaunchResult, results: Sequence[LaunchResult], device: 
         outputs=outputs,
         etdump=etdump,
         buffer=buffer,
+        part=result.launch.part,
         inputs=_inputs(shipping, method.name, result.launch.numbers, device, store) if shipping.launch.driven else None,
     )
 

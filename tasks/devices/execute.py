@@ -4,7 +4,7 @@ Each launch has its own process, so a crash affects only one launch.
 """
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from qnnsweep.conf.schema import RunnerKind
 from qnnsweep.tasks.devices.cooldown import wait_until_cool
@@ -21,14 +21,19 @@ from qnnsweep.tasks.devices.runner_cli import (
 from qnnsweep.tasks.devices.transport import RunRequest, require_success
 from qnnsweep.tasks.devices.triage import missing_operators, of_runner
 from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
-from qnnsweep.tasks.records import Command, Deployment, Execution, Launch, LaunchResult
+from qnnsweep.tasks.records import Blob, Command, Deployment, Execution, Launch, LaunchResult
 from qnnsweep.tasks.storage.store import Store
 
 _RESPONSE_S = 20.0
+_FULL_BUFFER = "Ran out of space to store intermediate outputs"
+"""ExecuTorch's message in devtools/etdump if the debug buffer is too small."""
 
 
 def execute(deployment: Deployment, *, device: Device, store: Store) -> Execution:
-    """Start the runner once per launch. Raises RunnerFailed if the runner fails, DeviceError if the channel fails."""
+    """Start the runner once per launch. Raises RunnerFailed if the runner fails, DeviceError if the channel fails.
+
+    If a debug program fails, its result says why, because the shipping program has been measured by then.
+    """
     results = tuple(_launch(deployment, launch, device, store) for launch in deployment.bundle.launches)
     return Execution(device=device.name, results=results, bytes_sent=deployment.bytes_sent)
 
@@ -49,7 +54,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         # The device is responsive, so the program itself did not end.
         command = Command(argv=tuple(argv), exit_code=-signal.SIGKILL, seconds=deadline_s)
         message = f"the {launch.title} did not end within {deadline_s:g} s on {device.name}"
-        raise RunnerFailed(message, log=store.put_bytes(late.output).sha256, command=command) from None
+        return _failed(launch, message, folder, command, store.put_bytes(late.output))
     command = Command(argv=tuple(argv), exit_code=result.exit_code, seconds=result.seconds)
     printed = result.stdout.decode(errors="replace")
     errors = result.stderr.decode(errors="replace")
@@ -68,13 +73,25 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
                 f"ExecuTorch's runtime on {device.name} lacks {', '.join(missing)}, which runs on the CPU: "
                 f"replace it in the model's forward, or use a native runner that has it; {failure}"
             )
-        raise RunnerFailed(failure, log=log.sha256, command=command, missing=tuple(missing))
+        return _failed(launch, failure, folder, command, log, missing)
     latencies = latencies_ms(printed)
     if (latencies or result.dropped_bytes) and len(latencies) != launch.samples:
         dropped = f"; {result.dropped_bytes} bytes of its output were dropped" if result.dropped_bytes else ""
         message = f"the {launch.title} printed {len(latencies)} latencies for {launch.samples} samples{dropped}"
-        raise RunnerFailed(message, log=log.sha256, command=command)
+        return _failed(launch, message, folder, command, log)
     return LaunchResult(launch=launch, folder=folder, command=command, latencies_ms=latencies, log=log)
+
+
+def _failed(
+    launch: Launch, failure: str, folder: str, command: Command, log: Blob, missing: Sequence[str] = ()
+) -> LaunchResult:
+    """Return the result of a debug program that failed.
+
+    Raises RunnerFailed if another program failed, or if the request gives the debug program too small a buffer.
+    """
+    if not launch.debug or _FULL_BUFFER in failure:
+        raise RunnerFailed(failure, log=log.sha256, command=command, missing=tuple(missing))
+    return LaunchResult(launch=launch, folder=folder, command=command, latencies_ms=(), log=log, failure=failure)
 
 
 def _runner_command(

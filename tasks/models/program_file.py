@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file
 from torch.export.pt2_archive._package import PT2ArchiveReader
 
-from qnnsweep.tasks.environment import changed_environment
 from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.storage.environment import changed_environment
 
 _RECORDS = re.compile(
     r"archive_format|archive_version|byteorder|\.data/\w+|models/\w+\.json|data/sample_inputs/\w+\.pt|"

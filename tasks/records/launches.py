@@ -24,7 +24,8 @@ class Launch:
 
     With `driven`, the runner runs the steps of a plan, which is in `input_list`, and `samples` is their number.
     `captured`: of the debug program, the evaluation samples of its inferences, in their order; other programs run all.
-    `again`: a second launch of the debug program, for a sample that the first did not run.
+    `again`: a second launch of the debug program, for a sample that the first did not run. `part`: the number of the
+    method's debug program, from 1, if it has several.
     `events`: the most events and tensors that one inference writes to the ETDump.
     """
 
@@ -42,6 +43,7 @@ class Launch:
     driven: bool = False
     captured: tuple[int, ...] = ()
     again: bool = False
+    part: int | None = None
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -61,12 +63,14 @@ class Launch:
     @property
     def title(self) -> str:
         """The launch's name in a message."""
-        return f"{self.name} program" if self.method is None else f"{self.name} program's method {self.method}"
+        name = f"{self.name} program" if self.part is None else f"{self.name} program {self.part}"
+        return name if self.method is None else f"{name}'s method {self.method}"
 
     @property
     def folder(self) -> str:
         """The name of the launch's folder."""
-        name = f"{self.name}-again" if self.again else self.name
+        name = self.name if self.part is None else f"{self.name}-{self.part}"
+        name = f"{name}-again" if self.again else name
         return name if self.method is None else f"{name}-{self.method}"
 
 
@@ -74,13 +78,12 @@ class Launch:
 class WorstCheck:
     """What decides, once the shipping program ran, whether one more sample of a method is captured.
 
-    `debug`: the launch of the debug program on one sample. Its input list has the lines of all samples. It is None
-    without a debug program.
+    `debug`: the launches of the debug programs on one sample. Their input lists have the lines of all samples.
     """
 
     outputs_eager: Blob  # safetensors, keys `<sample>/<output index>`; no device gets them
     choosable: int  # the number of samples, the first ones, of which one can be captured
-    debug: Launch | None
+    debug: tuple[Launch, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +128,7 @@ class LaunchResult:
     command: Command = field(metadata=IDENTITY_NEUTRAL)
     latencies_ms: tuple[float, ...] = field(metadata=IDENTITY_NEUTRAL)  # the mean per sample, printed by the runner
     log: Blob = field(metadata=IDENTITY_NEUTRAL)
+    failure: str | None = None  # why a debug program failed; a failure of another program ends the measurement
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +142,10 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DebugFiles:
-    """The files of one launch of a debug program."""
+    """The files of one launch of a debug program.
+
+    `part`: see `Launch`.
+    """
 
     samples: tuple[int, ...]  # the evaluation samples of its inferences, in their order
     outputs: Blob
@@ -146,6 +153,7 @@ class DebugFiles:
     buffer: Blob
     # In a plan: what the captured steps read; safetensors, keys `<sample>/<input name>`.
     inputs: Blob | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+    part: int | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +170,13 @@ class CapturedMethod:
     @property
     def captured(self) -> tuple[int, ...]:
         """The evaluation samples whose operators were captured, in their order."""
-        return tuple(sorted(sample for files in self.debug for sample in files.samples))
+        return tuple(sorted({sample for files in self.debug for sample in files.samples}))
+
+    @property
+    def failures(self) -> dict[int | None, str]:
+        """Why debug programs failed on the device, by their parts."""
+        failed = (result for result in self.results if result.failure is not None)
+        return {result.launch.part: result.failure or "" for result in failed}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

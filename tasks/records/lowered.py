@@ -16,6 +16,9 @@ from qnnsweep.tasks.records.stages import (
 )
 from qnnsweep.tasks.records.vocabulary import OperatorStatus, Reference, SampleRole
 
+NOT_REQUESTED = "measure.dump_operators is off"
+"""The reason why there is no debug program if none was requested."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operator:
@@ -124,6 +127,42 @@ class ProfileProgram:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A range of a method's operators, by index."""
+
+    first: int
+    end: int  # exclusive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unlogged:
+    """Operators that no debug program of a method logs, because a program that logs them does not serve."""
+
+    span: Span
+    reason: str = field(metadata=IDENTITY_NEUTRAL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Division:
+    """The parts of a method's operators, each of which has a debug program of its own."""
+
+    spans: tuple[Span, ...]
+    unlogged: tuple[Unlogged, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DebugProgram:
+    """The shipping program compiled again so that it logs operators, or the reason why there is no such program."""
+
+    program: Blob | None
+    unavailable: str | None  # the toolchain's reason; None if there is a program
+    span: Span | None = None  # the operators that it logs; None for all
+    logged: tuple[str, ...] = ()  # the identifiers of the tensors that it logs
+    facts: ProgramFacts | None = None
+    buffer_bytes: int = 0  # the most bytes that one execution logs, by the tensors' metadata
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Counterpart:
     """The nodes of another graph that compute an operator's value, in graph order. The last node has the value."""
 
@@ -190,13 +229,12 @@ class LoweredMethod:
     """
 
     quantized: QuantizedMethod
-    debug_program: Blob | None
-    debug_unavailable: str | None  # the toolchain's reason why there is no debug program; None if there is one
+    debug_programs: tuple[DebugProgram, ...]  # one for all operators, or one per part; none if none was requested
     etrecord: Blob | None
     input_qparams: tuple[Quantization | None, ...]  # one per input of the model; None for an unquantized input
     output_operators: tuple[int | None, ...]  # per output, the index of its operator; None if it is an input
     operators: tuple[Operator, ...]
-    expected_tensors: tuple[ExpectedTensor, ...]
+    expected_tensors: tuple[ExpectedTensor, ...]  # of all debug programs
     chosen: tuple[ChosenSample, ...]  # the samples whose operators are captured, in their order
     choosable: int  # the number of samples, the first ones, among which samples to capture are chosen
     reference_calls: Blob
@@ -213,13 +251,24 @@ class LoweredMethod:
     delegated_subgraphs: int
     delegated_graph: Blob
     compile_facts: tuple[CompileFacts, ...]
-    debug_buffer_bytes: int  # the most bytes that one execution of the debug program logs, by the tensors' metadata
     facts: ProgramFacts  # of the shipping program, read back from its bytes
-    debug_facts: ProgramFacts | None
     instructions: tuple[Instruction, ...] = ()  # of the shipping program
     profile: ProfileProgram | None = None  # None if it was not requested
     references: tuple[OtherReference, ...] = ()  # the requested references
-    requantized: tuple[RequantizedTensor, ...] = ()  # of the debug program
+    requantized: tuple[RequantizedTensor, ...] = ()  # of the debug programs
+    unlogged: tuple[Unlogged, ...] = ()  # see `Division`
+
+    @property
+    def debug_facts(self) -> ProgramFacts | None:
+        """The facts of the first debug program; None if there is none."""
+        return next((debug.facts for debug in self.debug_programs if debug.facts is not None), None)
+
+    @property
+    def debug_unavailable(self) -> str | None:
+        """The reason why there is no debug program; None if there is one."""
+        if any(debug.program is not None for debug in self.debug_programs):
+            return None
+        return next((debug.unavailable for debug in self.debug_programs), NOT_REQUESTED)
 
     @property
     def input_grids(self) -> dict[int, Quantization]:

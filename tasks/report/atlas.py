@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qnnsweep.tasks.environment import without_home
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.records.vocabulary import CASE_STATES
 from qnnsweep.tasks.report.format import decimal
 from qnnsweep.tasks.report.templates import html, markdown_text
+from qnnsweep.tasks.storage.environment import without_home
 
 USABLE = ("exact", "delegated")
 _WRONG = ("wrong", "aborted")

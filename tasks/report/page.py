@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
-from qnnsweep.tasks.environment import without_home
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
@@ -25,6 +24,7 @@ from qnnsweep.tasks.report.glossary import GLOSSARY
 from qnnsweep.tasks.report.ladder import ladders, worst_output
 from qnnsweep.tasks.report.steps import steps_of_page
 from qnnsweep.tasks.report.templates import html, markdown_text
+from qnnsweep.tasks.storage.environment import without_home
 
 _CELL = CELL_COLUMNS[1:]
 """The columns that identify a cell within its run."""

@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from qnnsweep.tasks.environment import without_home
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.templates import html
+from qnnsweep.tasks.storage.environment import without_home
 
 _WIDTH, _HEIGHT = 640, 360
 _LEFT, _TOP, _RIGHT, _BOTTOM = 56, 28, 610, 310

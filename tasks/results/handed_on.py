@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import PurePath
 
-from qnnsweep.tasks.environment import without_home
 from qnnsweep.tasks.records import Command
 from qnnsweep.tasks.records.tables import Row, by_columns
+from qnnsweep.tasks.storage.environment import without_home
 
 
 def row_of(record: object) -> Row:

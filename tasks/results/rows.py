@@ -98,7 +98,8 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     exported, quantized, lowered, capture = cell.exported, cell.quantized, cell.lowered, cell.capture
     methods = lowered.methods if lowered else ()
     delegation = [row for method in methods for row in method.delegation]
-    debug_bytes = sum(method.debug_program.size for method in methods if method.debug_program)
+    debugs = [debug.program for method in methods for debug in method.debug_programs]
+    debug_bytes = sum(program.size for program in debugs if program is not None)
     operators = comparison.operators if comparison else ()
     with_conversions = (*operators, *comparison.requantized) if comparison else ()
     introducing = {row.operator.name for row in with_conversions if row.verdict in OWN_ERROR}

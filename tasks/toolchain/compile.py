@@ -1,6 +1,6 @@
 """The compilation of one program. The operators that the backend accepts are delegated, then the program is emitted."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
@@ -42,9 +42,19 @@ class Unavailable:
     reason: str
 
 
-def compile_edge(compiler: Compiler, edge: EdgeProgramManager, method: str, *, debug: bool) -> Compiled:
-    """Delegate the operators that the backend accepts, and emit the program. Makes `edge` unusable."""
-    log = DelegationLog()
+def compile_edge(
+    compiler: Compiler,
+    edge: EdgeProgramManager,
+    method: str,
+    *,
+    debug: bool,
+    logged: Collection[int | None] | None = None,
+) -> Compiled:
+    """Delegate the operators that the backend accepts, and emit the program. Makes `edge` unusable.
+
+    `logged`: see `DelegationLog`.
+    """
+    log = DelegationLog(logged=logged)
     edge = _delegated(compiler, edge, method, log, debug=debug)
     return _emitted(edge, edge.to_executorch(), method, log)
 
@@ -85,6 +95,8 @@ def _facts_of(number: int, methods: int, facts: Sequence[CompileFacts]) -> Itera
 
 def _emitted(edge: EdgeProgramManager, program: ExecutorchProgramManager, method: str, log: DelegationLog) -> Compiled:
     handles = {handle for tensor in log.dumped for handle in tensor.debug_handles}
+    if log.logged is not None:  # what this program does not log, another debug program does
+        handles |= {node.debug_handle for graph in log.built for node in graph if node.debug_handle is not None}
     return Compiled(
         method=method,
         edge=edge,
@@ -95,13 +107,20 @@ def _emitted(edge: EdgeProgramManager, program: ExecutorchProgramManager, method
     )
 
 
-def try_compile(compiler: Compiler, edge: EdgeProgramManager, method: str, *, debug: bool) -> Compiled | Unavailable:
+def try_compile(
+    compiler: Compiler,
+    edge: EdgeProgramManager,
+    method: str,
+    *,
+    debug: bool,
+    logged: Collection[int | None] | None = None,
+) -> Compiled | Unavailable:
     """Compile a debug or profile program. Makes `edge` unusable.
 
     An error of the toolchain is returned, because the shipping program can be measured without this program.
     """
     # ExecuTorch cannot log the operators of every program that it can compile.
-    return _tried(lambda: compile_edge(compiler, edge, method, debug=debug))
+    return _tried(lambda: compile_edge(compiler, edge, method, debug=debug, logged=logged))
 
 
 def try_delegation(compiler: Compiler, edge: EdgeProgramManager, method: str) -> tuple[dict[str, str], str | None]:

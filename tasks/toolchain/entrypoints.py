@@ -22,8 +22,10 @@ from qnnsweep.tasks.records import (
     ModelFacts,
     OtherReference,
     QuantizedModel,
+    Span,
     TensorSpec,
 )
+from qnnsweep.tasks.records.debugged import Debugged
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
 
@@ -105,6 +107,24 @@ def lower_model(
 
     with naming_nodes():
         return lower.lower_model(methods, model, soc, options, store)
+
+
+def debug_program(
+    methods: Sequence["EdgeModel"],
+    number: int,
+    span: Span,
+    soc: SocConfig | None,
+    options: LoweringOptions,
+    store: Store,
+) -> Debugged:
+    """Compile the debug program of a part of a method. `number`: of the method."""
+    from qnnsweep.tasks.toolchain import debug_program
+    from qnnsweep.tasks.toolchain.backends.select import backend_of
+    from qnnsweep.tasks.toolchain.nodes import naming_nodes
+
+    compiler = backend_of(options.kind).compiler(options.scheme, soc)
+    with naming_nodes():
+        return debug_program.debug_program(methods[number], compiler, options.kind, span, store)
 
 
 def reference_kernels(lowered: LoweredMethod, store: Store) -> Callable[..., "HostKernels"]:

@@ -11,10 +11,12 @@ from qnnsweep.tasks.errors import EvidenceError, RequestError, raise_shortage
 from qnnsweep.tasks.models.sample_files import stored_samples
 from qnnsweep.tasks.numerics.timing import EXECUTION
 from qnnsweep.tasks.records import (
+    Blob,
     Capture,
     CapturedMethod,
     ChosenSample,
     DebugFiles,
+    DebugProgram,
     Design,
     ExpectedTensor,
     ExportedMethod,
@@ -63,8 +65,8 @@ def foreign_cell(files: CapturedFiles, store: Store) -> tuple[LoweredProgram, Ca
     kind = next((_BACKENDS[delegate.id] for delegate in plan.delegates if delegate.id in _BACKENDS), "portable")
     facts = program_facts(program, backend_of(kind), store, files.method)
     axes = axis_orders(record.edge) if kind == "qnn" else {}
-    method = _method(record, plan, samples, files, store, facts)
-    method = _on_device(replace(method, debug_program=program), axes)
+    method = _method(record, plan, samples, files, store, program, facts)
+    method = _on_device(method, axes)
     lowered = LoweredProgram(
         model=ModelFacts(name=files.program.stem, weights="unstated"),
         scheme="unknown",
@@ -78,7 +80,13 @@ def foreign_cell(files: CapturedFiles, store: Store) -> tuple[LoweredProgram, Ca
 
 
 def _method(
-    record: RecordedMethod, plan: PteMethod, samples: Samples, files: CapturedFiles, store: Store, facts: ProgramFacts
+    record: RecordedMethod,
+    plan: PteMethod,
+    samples: Samples,
+    files: CapturedFiles,
+    store: Store,
+    program: Blob,
+    facts: ProgramFacts,
 ) -> LoweredMethod:
     edge = graph_of(record.edge)
     names = [str(name) for name in record.edge.graph_signature.user_inputs]
@@ -123,8 +131,7 @@ def _method(
     numbers = _subgraphs(plan, record)
     return LoweredMethod(
         quantized=QuantizedMethod(exported=exported, program=no_bytes, outputs_quantized=outputs_eager),
-        debug_program=None,
-        debug_unavailable=None,
+        debug_programs=(DebugProgram(program=program, unavailable=None, facts=facts),),
         etrecord=store.put_file(files.etrecord),
         input_qparams=(None,) * len(names),
         output_operators=output_operators(record.edge, operators),
@@ -144,9 +151,7 @@ def _method(
         delegated_subgraphs=len(plan.delegates),
         delegated_graph=no_bytes,
         compile_facts=(),
-        debug_buffer_bytes=0,
         facts=facts,
-        debug_facts=facts,
     )
 
 

@@ -6,7 +6,6 @@ The reference, the shipping program and the debug program come from the same edg
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from executorch.devtools import BundledProgram
 from executorch.devtools.backend_debug import get_delegation_info
@@ -19,17 +18,18 @@ from torch.export import ExportedProgram
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.errors import ToolchainError
 from qnnsweep.tasks.records import Blob, LoweredMethod, LoweredProgram, ModelFacts, TensorSpec
+from qnnsweep.tasks.records.debugged import joined
 from qnnsweep.tasks.records.keys import tensor_key, tensor_name
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 from qnnsweep.tasks.toolchain.backends.select import backend_of
-from qnnsweep.tasks.toolchain.compile import Compiled, Unavailable, compile_edge, compile_methods, try_compile
+from qnnsweep.tasks.toolchain.compile import Compiled, compile_edge, compile_methods
+from qnnsweep.tasks.toolchain.debug_program import debug_program
 from qnnsweep.tasks.toolchain.edge import EdgeModel
 from qnnsweep.tasks.toolchain.profiling import instructions, profile_program
 from qnnsweep.tasks.toolchain.readback.facts import program_facts
 from qnnsweep.tasks.toolchain.reference.operators import delegation_counts, subgraphs
-from qnnsweep.tasks.toolchain.requantized import requantized_tensors
 from qnnsweep.tasks.toolchain.tensors import read_tensors
 
 
@@ -53,7 +53,9 @@ def lower_model(
     ]
     if options.dump_operators:
         pairs = zip(methods, models, strict=True)
-        methods = [_with_debug_program(*pair, compiler, options.kind, store) for pair in pairs]
+        methods = [
+            joined(method, [debug_program(model, compiler, options.kind, None, store)]) for method, model in pairs
+        ]
     return LoweredProgram(
         model=facts,
         scheme=options.scheme.name,
@@ -83,8 +85,7 @@ def _lowered(model: EdgeModel, ship: Compiled, program: Blob, options: LoweringO
     numbers = subgraphs(graph)
     return LoweredMethod(
         quantized=model.quantized,
-        debug_program=None,
-        debug_unavailable=None if options.dump_operators else "measure.dump_operators is off",
+        debug_programs=(),
         etrecord=None,
         input_qparams=model.input_qparams,
         output_operators=model.output_operators,
@@ -106,37 +107,9 @@ def _lowered(model: EdgeModel, ship: Compiled, program: Blob, options: LoweringO
         delegated_subgraphs=info.num_delegated_subgraphs,
         delegated_graph=store.put_bytes(format_delegated_graph(graph.graph_module).encode()),
         compile_facts=tuple(ship.log.compile_facts),
-        debug_buffer_bytes=0,
         facts=program_facts(program, backend_of(options.kind), store, model.method),
-        debug_facts=None,
         instructions=instructions(ship.program, model.method),
         references=model.references,
-    )
-
-
-def _with_debug_program(
-    lowered: LoweredMethod, model: EdgeModel, compiler: Compiler, kind: str, store: Store
-) -> LoweredMethod:
-    """Return the record of a method with its debug program. Makes the edge program unusable."""
-    model.program._etrecord = model.etrecord
-    debug = try_compile(compiler, model.program, model.method, debug=compiler.has_debug_program)
-    if isinstance(debug, Unavailable):
-        return replace(lowered, debug_unavailable=debug.reason)
-    debug_program = store.put_bytes(debug.program.buffer)
-    etrecord = debug.program.get_etrecord()
-    first = model.chosen[0].sample if model.chosen else 0
-    etrecord.update_representative_inputs(model.samples[first])  # ExecuTorch's Inspector reads one sample
-    etrecord.save("etrecord.bin")
-    return replace(
-        lowered,
-        debug_program=debug_program,
-        etrecord=store.put_file(Path("etrecord.bin")),
-        expected_tensors=debug.dumped,
-        requantized=requantized_tensors(
-            debug.log.requantized, lowered.operators, instructions(debug.program, model.method)
-        ),
-        debug_buffer_bytes=debug.logged_bytes,
-        debug_facts=program_facts(debug_program, backend_of(kind), store, model.method),
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.errors import DeviceError
-from qnnsweep.tasks.records import Comparison, Cures, ErrorParts, ErrorShare, IoCheck, Quantization, Trial
+from qnnsweep.tasks.records import Comparison, Cures, DebugProgram, ErrorParts, ErrorShare, IoCheck, Quantization, Trial
 from qnnsweep.tasks.records.vocabulary import CAUSES, Cause, ProbeStatus
 from qnnsweep.tasks.results.causes import causes
 from qnnsweep.tasks.results.diagnosis import diagnosis
@@ -199,7 +199,7 @@ def test_a_cell_that_was_not_compared_has_its_outcome_and_its_error(planned: Req
 
 
 def test_a_method_without_a_debug_program_is_named_although_another_method_has_one(planned: Request) -> None:
-    cell = two_methods_cell(planned, debug_program=None, debug_unavailable="already inserted")
+    cell = two_methods_cell(planned, debug_programs=(DebugProgram(program=None, unavailable="already inserted"),))
     assert "Without the operators of decode, the causes of its error are unknown: already inserted." in diagnosed(cell)
     every = replace(cell, comparison=replace(COMPARISON, operators=(), budget=()))
     assert diagnosed(every).endswith("Without operators, the causes are unknown: already inserted.")

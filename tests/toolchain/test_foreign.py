@@ -77,7 +77,7 @@ def test_a_qnn_program_with_its_etrecord_has_the_rows_of_the_run(
     evaluation = load(store.read(method.exported.evaluation))
     inputs = tmp_path / "inputs.pt"
     torch.save([(torch.from_numpy(evaluation[f"{sample}/image"]),) for sample in files.samples], inputs)
-    blobs = (method.debug_program, method.etrecord, files.etdump, files.buffer)
+    blobs = (method.debug_programs[0].program, method.etrecord, files.etdump, files.buffer)
     paths = [tmp_path / name for name in NAMES]
     for path, blob in zip(paths, blobs, strict=True):
         assert blob is not None

@@ -249,14 +249,15 @@ def test_a_debug_buffer_of_the_announced_size_holds_it_and_one_too_small_aborts(
     images: list[tuple[bytes]],
     tmp_path: Path,
 ) -> None:
-    assert lowered.methods[0].debug_program is not None
+    (debug,) = lowered.methods[0].debug_programs
+    assert debug.program is not None
     dump = read_etdump(resources.store.read(capture.methods[0].debug[0].etdump))
     needed = max(entry.offset for entry in dump.tensors if entry.run == 1)
     # Codes of one byte are counted as four, the widest that is logged.
-    assert needed < lowered.methods[0].debug_buffer_bytes < 5 * needed
-    program = resources.store.read(lowered.methods[0].debug_program)
+    assert needed < debug.buffer_bytes < 5 * needed
+    program = resources.store.read(debug.program)
     flags = ("--dump_intermediate_outputs", "--debug_output_path=debug.bin")
-    enough = f"--debug_buffer_size={lowered.methods[0].debug_buffer_bytes}"
+    enough = f"--debug_buffer_size={debug.buffer_bytes}"
     assert start_runner(tmp_path / "enough", program, images[:1], *flags, enough).exit_code == 0
     done = start_runner(tmp_path / "one", program, images[:1], *flags, "--debug_buffer_size=1")
     assert (done.exit_code, done.outputs) == (-6, {})

@@ -131,7 +131,7 @@ def test_one_shipping_program_has_both_methods_and_every_method_has_its_own_debu
     encode, classify = lowered_of(cell)
     # ExecuTorch sorts the methods of a program by name.
     assert (encode.facts.method_index, classify.facts.method_index) == (1, 0)
-    debug = [lowered.debug_program for lowered in (encode, classify)]
+    debug = [lowered.debug_programs[0].program for lowered in (encode, classify)]
     assert None not in debug
     assert len(set(debug)) == 2
     facts = [lowered.debug_facts for lowered in (encode, classify)]
@@ -210,7 +210,9 @@ def test_the_row_of_the_cell_is_about_both_methods(cell: CellResult) -> None:
     counts = [sum(count.delegated for count in method.delegation) for method in lowered]
     assert (row["delegated_nodes"], row["non_delegated_nodes"], row["delegated_subgraphs"]) == (sum(counts), 0, 2)
     assert row["pte_bytes"] == cell.lowered.program.size
-    assert row["debug_pte_bytes"] == sum(method.debug_program.size for method in lowered if method.debug_program)
+    assert row["debug_pte_bytes"] == sum(
+        debug.program.size for method in lowered for debug in method.debug_programs if debug.program
+    )
     assert (row["samples"], row["operators_total"]) == (5, 2 * sum(len(method.operators) for method in lowered))
     lowest = min(row["snr_db"] for row in tables(cell)["outputs"] if row["rung"] == "device")
     assert row["final_snr_db"] == lowest

@@ -21,6 +21,8 @@ from qnnsweep.tasks.toolchain.requantized import Requantization
 class DelegationLog:
     """The record of a backend's delegation of one graph."""
 
+    logged: Collection[int | None] | None = None
+    """The debug handles of the operators that a debug program logs, and None for values without one; None for all."""
     refusals: dict[str, str] = field(default_factory=dict)
     """Per node name, the compiler's message on why the node stays on the CPU."""
     dumped: list[ExpectedTensor] = field(default_factory=list)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.tasks.records import LoweredMethod, ProgramCheck, ProgramFacts, Toolchain
+from qnnsweep.tasks.records import DebugProgram, LoweredMethod, ProgramCheck, ProgramFacts, Toolchain
 from qnnsweep.tasks.records.vocabulary import ProgramName
 from qnnsweep.tasks.toolchain.backends.backend import Backend
 from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
@@ -16,16 +16,28 @@ _ADDED_DIMENSION = "the compiler added a dimension of 1, because its tensors hav
 def audit(
     lowered: LoweredMethod, scheme: SchemeConfig, backend: Backend, soc: SocConfig | None, toolchain: Toolchain
 ) -> tuple[ProgramCheck, ...]:
-    """Return every check of a method in the shipping program, then of its debug program."""
-    facts_by_name: dict[ProgramName, ProgramFacts | None] = {"shipping": lowered.facts, "debug": lowered.debug_facts}
+    """Return every check of a method in the shipping program, then of its debug programs."""
+    programs: list[tuple[ProgramName, ProgramFacts, LoweredMethod]] = [("shipping", lowered.facts, lowered)]
+    for debug in lowered.debug_programs:
+        if debug.facts is not None:
+            programs.append(("debug", debug.facts, _part(lowered, debug)))
     checks: list[ProgramCheck] = []
-    for name, facts in facts_by_name.items():
-        if facts is not None:
-            program = AuditedProgram(
-                name=name, facts=facts, lowered=lowered, scheme=scheme, soc=soc, toolchain=toolchain
-            )
-            checks += [*_interface(program), *_partitions(program, backend.delegate), *backend.checks(program)]
+    for name, facts, method in programs:
+        program = AuditedProgram(name=name, facts=facts, lowered=method, scheme=scheme, soc=soc, toolchain=toolchain)
+        checks += [*_interface(program), *_partitions(program, backend.delegate), *backend.checks(program)]
     return tuple(checks)
+
+
+def _part(lowered: LoweredMethod, debug: DebugProgram) -> LoweredMethod:
+    """Return a method with only those operators and tensors that a debug program logs."""
+    if debug.span is None:
+        return lowered
+    logged = frozenset(debug.logged)
+    return replace(
+        lowered,
+        operators=lowered.operators[debug.span.first : debug.span.end],
+        expected_tensors=tuple(tensor for tensor in lowered.expected_tensors if tensor.identifier in logged),
+    )
 
 
 def differences(checks: Sequence[ProgramCheck]) -> str | None:

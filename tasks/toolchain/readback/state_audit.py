@@ -53,8 +53,9 @@ def _written(method: LoweredMethod, output: int) -> str | None:
 
 
 def _tensors(method: LoweredMethod) -> Iterator[GraphTensor]:
-    """Yield the quantized tensors that the contexts of the debug program list."""
-    for delegate in method.debug_facts.delegates if method.debug_facts else ():
+    """Yield the quantized tensors that the contexts of the debug programs list."""
+    programs = [debug.facts for debug in method.debug_programs if debug.facts is not None]
+    for delegate in (delegate for facts in programs for delegate in facts.delegates):
         for tensor in delegate.context.tensors if delegate.context else ():
             if tensor.scale is not None:
                 yield tensor

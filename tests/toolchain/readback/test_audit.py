@@ -228,8 +228,9 @@ def test_a_program_of_floats_is_refused(
 def test_the_debug_program_in_the_shipping_ones_place_is_refused(
     lowered: LoweredProgram, request_8a8w: Request, resources: Resources
 ) -> None:
-    assert lowered.methods[0].debug_program is not None
-    wrong = in_place_of(lowered, lowered.methods[0].debug_program, resources)
+    (debug,) = lowered.methods[0].debug_programs
+    assert debug.program is not None
+    wrong = in_place_of(lowered, debug.program, resources)
     assert differing(wrong, request_8a8w, resources) == [("shipping", 0, "dumps tensors", None, "False", "True")]
 
 

@@ -101,10 +101,10 @@ def test_a_program_of_several_methods_shows_the_graph_of_each() -> None:
 
 def test_a_program_of_qnnsweep_shows_what_the_lowering_recorded(lowered: LoweredProgram, resources: Resources) -> None:
     (method,) = lowered.methods
-    assert method.debug_program is not None
+    assert method.debug_programs[0].program is not None
     assert method.debug_facts is not None
     (delegate,) = method.debug_facts.delegates
-    program = inspect_program(resources.store.read(method.debug_program))
+    program = inspect_program(resources.store.read(method.debug_programs[0].program))
     assert delegate.context is not None
     grids = {
         (row.name, row.role): (row.scale and row.scale[0], row.zero_point and row.zero_point[0])

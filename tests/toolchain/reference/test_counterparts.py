@@ -71,7 +71,7 @@ def test_without_being_asked_a_lowering_keeps_no_other_reference(
 
     def plain(record: LoweredProgram) -> LoweredProgram:
         unstamped: Any = {"program": None, "bundled_program": None, "made": ()}
-        return with_method(replace(record, **unstamped), references=(), debug_program=None, etrecord=None)
+        return with_method(replace(record, **unstamped), references=(), debug_programs=(), etrecord=None)
 
     assert plain(asked) == plain(lowered)
 

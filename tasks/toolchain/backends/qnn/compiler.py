@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from executorch.backends.qualcomm.builders.node_visitor import NodeVisitor
+from executorch.backends.qualcomm.builders.utils import is_graph_output
 from executorch.backends.qualcomm.partition.qnn_partitioner import QnnOperatorSupport, QnnPartitioner
 from executorch.backends.qualcomm.qnn_preprocess import QnnBackend
 from executorch.backends.qualcomm.serialization.qc_schema import QcomChipset
@@ -203,7 +205,7 @@ class _RecordingSupport(QnnOperatorSupport):
 @contextlib.contextmanager
 def _recording_tensors(overrides: Sequence[SchemeOverride], log: DelegationLog) -> Iterator[None]:
     """Record, for each graph that QNN really builds, its nodes, its schematic, and the debug handles by tensor name."""
-    original = QnnBackend._build_op_wrappers
+    original, original_type = QnnBackend._build_op_wrappers, NodeVisitor.get_tensor_type
 
     def build_and_record(edge_program: ExportedProgram, *arguments: Any) -> Any:
         _take_schematic(log)  # takes the previous subgraph's schematic before the next one overwrites it
@@ -211,6 +213,9 @@ def _recording_tensors(overrides: Sequence[SchemeOverride], log: DelegationLog) 
         log.compiling = [node for node in edge_program.graph.nodes if node.op == "call_function"]
         wrappers = original(edge_program, *arguments)
         nodes = edge_program.graph_module.graph.nodes
+        for node in nodes:
+            if not _is_logged(node, log):
+                node.meta.pop(QCOM_TENSOR_NAME, None)
         recorded = {tensor.identifier for tensor in log.dumped}
         for node in nodes:
             _record_node(node, log)
@@ -220,12 +225,31 @@ def _recording_tensors(overrides: Sequence[SchemeOverride], log: DelegationLog) 
         log.built.append([_built(node) for node in nodes if node.op == "call_function"])
         return wrappers
 
+    def get_tensor_type(self: NodeVisitor, node: Node, tensor_type: Any, wrapper_idx: int | None = None) -> Any:
+        dumps = self.enable_tensor_dump
+        self.enable_tensor_dump = dumps and _is_logged(node, log)
+        try:
+            return original_type(self, node, tensor_type, wrapper_idx)
+        finally:
+            self.enable_tensor_dump = dumps
+
     QnnBackend._build_op_wrappers = staticmethod(build_and_record)  # type: ignore[assignment]
+    NodeVisitor.get_tensor_type = get_tensor_type
     try:
         yield
         _take_schematic(log)
     finally:
         QnnBackend._build_op_wrappers = original
+        NodeVisitor.get_tensor_type = original_type
+
+
+def _is_logged(node: Node, log: DelegationLog) -> bool:
+    """Return whether a debug program logs a node's value. An inserted node belongs to the value that it converts."""
+    if log.logged is None or is_graph_output(node):
+        return True
+    while node.op == "call_function" and handle_of(node) is None:
+        node = node.all_input_nodes[0]
+    return (handle_of(node) if node.op == "call_function" else None) in log.logged
 
 
 def _take_schematic(log: DelegationLog) -> None:

@@ -1,0 +1,47 @@
+"""A compiled debug program with what the lowering knows of the tensors that it logs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from qnnsweep.tasks.records.lowered import DebugProgram, ExpectedTensor, LoweredMethod, RequantizedTensor, Unlogged
+from qnnsweep.tasks.records.stages import Blob
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Debugged:
+    """A debug program and the tensors that it logs."""
+
+    program: DebugProgram
+    expected_tensors: tuple[ExpectedTensor, ...] = ()
+    requantized: tuple[RequantizedTensor, ...] = ()
+    etrecord: Blob | None = None
+
+
+def part_of(method: LoweredMethod, debug: DebugProgram) -> Debugged:
+    """Return one of a method's debug programs with what it logs."""
+    logged = frozenset(debug.logged)
+    return Debugged(
+        program=debug,
+        expected_tensors=tuple(tensor for tensor in method.expected_tensors if tensor.identifier in logged),
+        requantized=tuple(tensor for tensor in method.requantized if tensor.identifier in logged),
+        etrecord=method.etrecord,
+    )
+
+
+def joined(method: LoweredMethod, parts: Sequence[Debugged], unlogged: tuple[Unlogged, ...] = ()) -> LoweredMethod:
+    """Return a method with its debug programs. The ETRecord is that of the first program.
+
+    `unlogged`: the operators that no program logs.
+    """
+    requantized = [tensor for part in parts for tensor in part.requantized]
+    return replace(
+        method,
+        debug_programs=tuple(part.program for part in parts),
+        etrecord=next((part.etrecord for part in parts if part.etrecord is not None), None),
+        expected_tensors=tuple(dict.fromkeys(tensor for part in parts for tensor in part.expected_tensors)),
+        requantized=tuple(
+            replace(tensor, operator=replace(tensor.operator, index=len(method.operators) + number))
+            for number, tensor in enumerate(requantized)
+        ),
+        unlogged=unlogged,
+    )

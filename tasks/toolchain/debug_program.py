@@ -1,0 +1,61 @@
+"""The compilation of a debug program, which logs all operators of a method, or those of one part."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+from qnnsweep.tasks.records import DebugProgram, Operator, Span
+from qnnsweep.tasks.records.debugged import Debugged
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.compile import Compiled, Unavailable, try_compile
+from qnnsweep.tasks.toolchain.edge import EdgeModel
+from qnnsweep.tasks.toolchain.profiling import instructions
+from qnnsweep.tasks.toolchain.readback.facts import program_facts
+from qnnsweep.tasks.toolchain.reference.operators import subgraphs
+from qnnsweep.tasks.toolchain.requantized import requantized_tensors
+
+
+def debug_program(model: EdgeModel, compiler: Compiler, kind: str, span: Span | None, store: Store) -> Debugged:
+    """Compile the debug program of a method. Makes the edge program unusable.
+
+    `span`: the operators that it logs; None for all.
+    """
+    model.program._etrecord = model.etrecord
+    handles = None if span is None else _handles(model.operators, span)
+    debug = try_compile(compiler, model.program, model.method, debug=compiler.has_debug_program, logged=handles)
+    if isinstance(debug, Unavailable):
+        return Debugged(program=DebugProgram(program=None, unavailable=debug.reason, span=span))
+    program = store.put_bytes(debug.program.buffer)
+    numbers = subgraphs(debug.graph)
+    operators = [replace(row, subgraph=numbers.get(row.debug_handle or 0)) for row in model.operators]
+    return Debugged(
+        program=DebugProgram(
+            program=program,
+            unavailable=None,
+            span=span,
+            logged=tuple(tensor.identifier for tensor in debug.dumped),
+            facts=program_facts(program, backend_of(kind), store, model.method),
+            buffer_bytes=debug.logged_bytes,
+        ),
+        expected_tensors=debug.dumped,
+        requantized=requantized_tensors(debug.log.requantized, operators, instructions(debug.program, model.method)),
+        etrecord=store.put_file(_etrecord(debug, model)),
+    )
+
+
+def _handles(operators: Collection[Operator], span: Span) -> frozenset[int | None]:
+    """Return the debug handles of a part. The inputs of the model, which have none, belong to the first part."""
+    handles = {row.debug_handle for row in operators if span.first <= row.index < span.end} - {None}
+    return frozenset(handles | ({None} if span.first == 0 else set[int | None]()))
+
+
+def _etrecord(debug: Compiled, model: EdgeModel) -> Path:
+    """Write the program's ETRecord."""
+    etrecord = debug.program.get_etrecord()
+    first = model.chosen[0].sample if model.chosen else 0
+    etrecord.update_representative_inputs(model.samples[first])  # ExecuTorch's Inspector reads one sample
+    path = Path("etrecord.bin")
+    etrecord.save(str(path))
+    return path
