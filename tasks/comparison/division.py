@@ -64,14 +64,18 @@ def _spans(method: LoweredMethod) -> tuple[Span, ...]:
 
 
 def _middle(method: LoweredMethod, span: Span) -> int | None:
-    """Return the operator at which a part is halved; None if a delegate logs less than two operators of the part."""
-    logged = [
-        row.index
-        for row in method.operators[span.first : span.end]
-        if row.subgraph is not None and row.debug_handle is not None and row.shape is not None
-        if not (row.constant or row.unused)
-    ]
-    return logged[len(logged) // 2] if len(logged) > 1 else None
+    """Return the operator at which a part is halved; None if a delegate logs less than two operators of the part.
+
+    The outputs of one call, which share its debug handle, stay together.
+    """
+    logged = {
+        row.debug_handle
+        for row in method.operators
+        if row.subgraph is not None and row.shape is not None and not (row.constant or row.unused)
+    }
+    first = {row.debug_handle: row.index for row in reversed(method.operators) if row.debug_handle in logged - {None}}
+    inside = sorted(index for index in first.values() if span.first <= index < span.end)
+    return inside[len(inside) // 2] if len(inside) > 1 else None
 
 
 def _failing(method: LoweredMethod, capture: CapturedMethod, store: Store) -> Iterator[tuple[int, str]]:

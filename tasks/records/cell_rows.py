@@ -293,8 +293,8 @@ class WorkRow:
 
     cell: CellIdentity
     stage: str
-    """The stage that made the call: export, quantize, edge, lower, compare, cure; or the stage itself: bundle, deploy,
-    execute, collect."""
+    """The stage that made the call: export, quantize, edge, lower, divide, compare, cure; or the stage itself: bundle,
+    deploy, execute, collect."""
     seconds: Seconds
     """Duration of the call or of the stage."""
     peak_bytes: Bytes | None

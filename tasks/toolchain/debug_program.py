@@ -1,6 +1,6 @@
 """The compilation of a debug program, which logs all operators of a method, or those of one part."""
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,10 +45,13 @@ def debug_program(model: EdgeModel, compiler: Compiler, kind: str, span: Span | 
     )
 
 
-def _handles(operators: Collection[Operator], span: Span) -> frozenset[int | None]:
-    """Return the debug handles of a part. The inputs of the model, which have none, belong to the first part."""
-    handles = {row.debug_handle for row in operators if span.first <= row.index < span.end} - {None}
-    return frozenset(handles | ({None} if span.first == 0 else set[int | None]()))
+def _handles(operators: Sequence[Operator], span: Span) -> frozenset[int | None]:
+    """Return the debug handles of a part. The inputs of the model, which have none, belong to the first part.
+
+    The outputs of one call share a handle. It belongs to the part that has the call.
+    """
+    first = {row.debug_handle: row.index for row in reversed(operators)} | {None: 0}
+    return frozenset(handle for handle, index in first.items() if span.first <= index < span.end)
 
 
 def _etrecord(debug: Compiled, model: EdgeModel) -> Path:

@@ -163,6 +163,7 @@ REQUEST = (
     same("measure.debug_buffer_bytes", 1, BUNDLE_ON, "an argument of the runner"),
     same("measure.operator_samples", 2, LOWER_ON, "the number of samples with stored references"),
     same("measure.dump_operators", False, LOWER_ON, "whether there is a debug program"),
+    same("measure.debug_programs", 2, NONE, "among how many debug programs the operators may be divided"),
     same("measure.profile_level", 2, LOWER_ON, "whether there is a profile program"),
     same("measure.references", ["edge", "exported"], LOWER_ON, "their values are stored at lowering"),
     same("measure.replay", False, COMPARE, "whether operators are run again"),
