@@ -22,10 +22,9 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cells import asked_cells, cell
+from cells import MORE_NAMES, NAMES, asked_cells, cell, sweep_missing
 from safetensors.numpy import load
 
-from qnnsweep.conf.load import load as load_plan
 from qnnsweep.conf.tolerances import OperatorTolerance
 from qnnsweep.tasks.comparison.budget import sample_runs
 from qnnsweep.tasks.comparison.evidence import Evidence, device_outputs
@@ -110,11 +109,10 @@ def _sentence(store: Store, names: list[str]) -> str:
 
 
 def main() -> None:
-    options, overrides = asked_cells(__doc__, SCHEMES)
+    options, overrides = asked_cells(__doc__, SCHEMES, f"{NAMES},{MORE_NAMES}")
     judged: list[Judged] = []
     words: list[int] = []
-    for planned in load_plan(overrides, config_dirs=[Path(options.config_dir)]).cells:
-        request = planned.request
+    for request in sweep_missing(options.artifacts, overrides, options.config_dir):
         names = [request.model.name, request.scheme.name, request.soc.name if request.soc else ""]
         own = [f"{key}={name}" for key, name in zip(("model", "scheme", "soc"), names, strict=True)]
         try:

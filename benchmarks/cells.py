@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +22,19 @@ from qnnsweep.tasks.storage.store import Store
 MODELS = str(Path(__file__).parent / "ablation_models")
 NAMES = "residual,outlier,mixer,narrow,heads"
 """The folder and the names of small networks that do not ship."""
+MORE_NAMES = "squeeze,unet,encoder,audio,gated,detector,spike,ranges,grouped,pyramid,recurrent,retrieval"
+"""Further networks of the folder, of many kinds."""
 
 
-def asked_cells(about: str | None, schemes: str) -> tuple[argparse.Namespace, list[str]]:
+def asked_cells(about: str | None, schemes: str, models: str = NAMES) -> tuple[argparse.Namespace, list[str]]:
     """Read the arguments of a benchmark of cells. Return them, and the overrides that select the cells.
 
-    `about`: the benchmark's docstring. `schemes`: the schemes by default, with commas between them.
+    `about`: the benchmark's docstring. `schemes`, `models`: those by default, with commas between them.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--artifacts", default="artifacts", help="the folder of the runs and of the cache")
     parser.add_argument("--config-dir", default=MODELS, help="the folder with the models")
-    parser.add_argument("--models", default=NAMES, help="the models, with commas between them")
+    parser.add_argument("--models", default=models, help="the models, with commas between them")
     parser.add_argument("--schemes", default=schemes, help="the schemes, with commas between them")
     parser.add_argument("--socs", default="SM8650", help="the SoCs, with commas between them")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
@@ -49,14 +51,26 @@ def cell(artifacts: str, *overrides: str, config_dir: str | None = None) -> tupl
     (planned,) = plan.cells
     evidence = next(_stored(Path(artifacts), planned.request), None)
     if evidence is None:
-        program = Path(sys.executable).with_name("qnnsweep")
-        folder = ["--config-dir", config_dir] if config_dir else []
-        command = [str(program), "run", *folder, f"artifacts={artifacts}", *overrides]
-        ran = subprocess.run(command, check=False, stdout=sys.stderr)
-        if ran.returncode not in (PASSED, NOT_ALL_PASSED):  # a cell that is out of tolerance is measured, too
-            raise SystemExit(ran.returncode)
+        _sweep(artifacts, overrides, config_dir)
         evidence = next(_stored(Path(artifacts), planned.request))
     return planned.request, prepare(replace(plan, artifacts=artifacts)), evidence
+
+
+def sweep_missing(artifacts: str, overrides: Sequence[str], config_dir: str) -> list[Request]:
+    """Sweep the cells of the overrides together if a run below `artifacts` is missing for one. Return all cells."""
+    requests = [planned.request for planned in load(overrides, config_dirs=[Path(config_dir)]).cells]
+    if any(next(_stored(Path(artifacts), request), None) is None for request in requests):
+        _sweep(artifacts, overrides, config_dir)
+    return requests
+
+
+def _sweep(artifacts: str, overrides: Sequence[str], config_dir: str | None) -> None:
+    program = Path(sys.executable).with_name("qnnsweep")
+    folder = ["--config-dir", config_dir] if config_dir else []
+    command = [str(program), "run", *folder, f"artifacts={artifacts}", *overrides]
+    ran = subprocess.run(command, check=False, stdout=sys.stderr)
+    if ran.returncode not in (PASSED, NOT_ALL_PASSED):  # a cell that is out of tolerance is measured, too
+        raise SystemExit(ran.returncode)
 
 
 def _stored(artifacts: Path, request: Request) -> Iterator[CellEvidence]:
