@@ -22,19 +22,20 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cells import MORE_NAMES, NAMES, asked_cells, cell, sweep_missing
+import numpy as np
+from cells import MORE_NAMES, NAMES, all_cells, asked_cells
 from safetensors.numpy import load
 
 from qnnsweep.conf.tolerances import OperatorTolerance
 from qnnsweep.tasks.comparison.budget import sample_runs
-from qnnsweep.tasks.comparison.evidence import Evidence, device_outputs
+from qnnsweep.tasks.comparison.evidence import Evidence, debug_outputs, device_outputs
 from qnnsweep.tasks.comparison.methods import compare_methods
 from qnnsweep.tasks.comparison.weights import weight_errors
-from qnnsweep.tasks.errors import QnnsweepError
-from qnnsweep.tasks.numerics.ablation import error_energy
+from qnnsweep.tasks.numerics.ablation import error_energy, shifted
 from qnnsweep.tasks.numerics.arithmetic import ARISING, Part
 from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.introduced import Introduced
+from qnnsweep.tasks.numerics.metrics import signed_error
 from qnnsweep.tasks.numerics.replay import replay
 from qnnsweep.tasks.numerics.reported import reported_budget, reported_output
 from qnnsweep.tasks.numerics.verdict import EVERY_SCHEME, has_own_error, limits, of_scheme
@@ -82,13 +83,16 @@ def judge(
     runs, errors = sample_runs(method.input_grids, run, inputs, floats, replayed)
     key = tensor_key(worst.sample, worst.output_index)
     eager = load(store.read(method.exported.outputs_eager))[key]
-    whole = error_energy(device_outputs(method, captured.outputs, store)[key], eager)
+    shipping = device_outputs(method, captured.outputs, store)[key]
+    debug = debug_outputs(method, captured, store).get(key, shipping)
+    whole, observer = error_energy(shipping, eager), signed_error(shipping, debug, np.float64)
     runs.without(frozenset())
     removed: dict[Part, float] = {}
     for index, parts in errors.items():
         for cause in parts.keys() & set(ARISING):
             outputs = runs.without(frozenset(), (cause, index))
-            removed[cause, index] = math.inf if outputs is None else error_energy(outputs[worst.output_index], eager)
+            output = None if outputs is None else shifted(outputs[worst.output_index], observer, shipping)
+            removed[cause, index] = math.inf if output is None else error_energy(output, eager)
 
     def name(part: Part) -> tuple[str, str]:
         cause, index = part
@@ -112,13 +116,11 @@ def main() -> None:
     options, overrides = asked_cells(__doc__, SCHEMES, f"{NAMES},{MORE_NAMES}")
     judged: list[Judged] = []
     words: list[int] = []
-    for request in sweep_missing(options.artifacts, overrides, options.config_dir):
+    resources, cells = all_cells(options.artifacts, overrides, options.config_dir)
+    for request, evidence in cells:
         names = [request.model.name, request.scheme.name, request.soc.name if request.soc else ""]
-        own = [f"{key}={name}" for key, name in zip(("model", "scheme", "soc"), names, strict=True)]
-        try:
-            request, resources, evidence = cell(options.artifacts, *own, config_dir=options.config_dir)
-        except (QnnsweepError, StopIteration) as error:
-            print("/".join(names), "has no capture:", error, flush=True)
+        if evidence is None:
+            print("/".join(names), "has no capture", flush=True)
             continue
         tolerances = of_scheme(request.tolerance.operators, request.scheme.name)
         work = evidence.lowered, evidence.capture, tolerances, resources.store

@@ -56,12 +56,24 @@ def cell(artifacts: str, *overrides: str, config_dir: str | None = None) -> tupl
     return planned.request, prepare(replace(plan, artifacts=artifacts)), evidence
 
 
-def sweep_missing(artifacts: str, overrides: Sequence[str], config_dir: str) -> list[Request]:
-    """Sweep the cells of the overrides together if a run below `artifacts` is missing for one. Return all cells."""
-    requests = [planned.request for planned in load(overrides, config_dirs=[Path(config_dir)]).cells]
-    if any(next(_stored(Path(artifacts), request), None) is None for request in requests):
+def all_cells(
+    artifacts: str, overrides: Sequence[str], config_dir: str
+) -> tuple[Resources, list[tuple[Request, CellEvidence | None]]]:
+    """Return the cells of the overrides, after a sweep of all of them if a run is missing for one; see `cell`.
+
+    The evidence is None for a cell that has no capture.
+    """
+    plan = load(overrides, config_dirs=[Path(config_dir)])
+
+    def found() -> list[tuple[Request, CellEvidence | None]]:
+        requests = [planned.request for planned in plan.cells]
+        return [(request, next(_stored(Path(artifacts), request), None)) for request in requests]
+
+    cells = found()
+    if any(evidence is None for _, evidence in cells):
         _sweep(artifacts, overrides, config_dir)
-    return requests
+        cells = found()
+    return prepare(replace(plan, artifacts=artifacts)), cells
 
 
 def _sweep(artifacts: str, overrides: Sequence[str], config_dir: str | None) -> None:

@@ -20,6 +20,8 @@ from qnnsweep.tasks.records import ErrorShare, LoweredMethod, Quantization
 from qnnsweep.tasks.records.vocabulary import CAUSES, Cause
 
 _MOST_UNRANKED = 8  # parts without derivatives that are left out one by one
+_MOST_CALLS = 2**13  # operators that are computed to leave out all parts
+_MOST_ELEMENTS = 2**24  # of their values
 _HALFWAY = 0.5
 
 
@@ -95,8 +97,8 @@ def output_budgets(
     budgets: dict[int, OutputBudget] = {}
     for output in outputs.shipping:
         arising = _arising(halfway, output, outputs, ranked, frozenset(causes))
-        unranked = _unranked(errors, ranked, replayed, run, has_estimates=bool(arising.estimates))
-        budgets[output] = budget(ablation, output, replace(arising, unranked=unranked))
+        always = _always(errors, ranked, replayed, run, has_estimates=bool(arising.estimates))
+        budgets[output] = budget(ablation, output, replace(arising, always=always))
     return budgets
 
 
@@ -147,18 +149,25 @@ def _arising(
         return Arising(causes=causes, estimates={}, why=str(reason))
 
 
-def _unranked(
+def _always(
     errors: Errors, ranked: Errors, replayed: Mapping[int, Replayed], run: DeviceRun, *, has_estimates: bool
 ) -> list[Part]:
-    """Return the parts that no derivative ranks: infinities, booleans and indices; without estimates, others too."""
-    infinite: list[Part] = [
-        (cause, index) for index in sorted(errors) for cause in errors[index] if cause not in ranked.get(index, {})
-    ]
+    """Return the parts that are left out whatever their derivatives are: all parts of a small program.
+
+    Of a large program, they are those that no derivative ranks: infinities, booleans and indices; without estimates,
+    others too.
+    """
     integers: list[Part] = [
         ("device", index)
         for index in sorted(replayed)
         if replayed[index].departure is not None and run.on_host[index].dtype.kind != "f"
     ]
+    every: list[Part] = [(cause, index) for index in sorted(errors) for cause in errors[index]]
+    arising = [(cause, index) for cause, index in every if errors[index][cause].any()]
+    elements = sum(value.size for value in run.on_host.values())
+    if len(arising) * len(run.kernels.sources) <= _MOST_CALLS and len(arising) * elements <= _MOST_ELEMENTS:
+        return [*arising, *integers]
+    infinite = [(cause, index) for cause, index in every if cause not in ranked.get(index, {})]
     parts = [*infinite[:_MOST_UNRANKED], *integers[:_MOST_UNRANKED]]
     if has_estimates:
         return parts

@@ -6,6 +6,9 @@ device computed. For every cause, and for the operators that derivatives rank fi
 are then left out one after the other, the most useful first. What each step removes is the share of its cause, so that
 the shares of an output add up to its error. No share is negative: where a step makes the error larger, only what a
 later step removes beyond that counts, for this later step.
+
+The operators are those of the debug program. What the shipping program's output has beyond the debug program's is one
+more cause, the observer, which a run leaves out or adds to its output as it is.
 """
 
 import math
@@ -95,8 +98,8 @@ class Arising:
     causes: frozenset[Cause]
     estimates: Mapping[Part, Estimate]
     """The effects on the output that derivatives estimate."""
-    unranked: Sequence[Part] = ()
-    """Parts without an estimate, which are always left out: of booleans, indices and infinities."""
+    always: Sequence[Part] = ()
+    """Parts that are left out whatever their estimates are: of booleans, indices, infinities, or all parts."""
     why: str | None = None
     """The reason why there are no estimates; None if there are."""
 
@@ -114,18 +117,17 @@ class _Budget:
         self._debug = outputs.debug.get(output, self._shipping)
         self._signal = error_energy(self._eager, np.zeros_like(self._eager))
         self._whole = error_energy(self._shipping, self._eager)
-        self._observer = error_energy(self._debug, self._shipping)
-        self._is_observed = not self._observer <= SIGNIFICANT * self._whole
-        self._excluded: frozenset[Cause] = frozenset({"device"} if self._is_observed else ())
+        self._observer = signed_error(self._shipping, self._debug, np.float64)
 
     def result(self) -> OutputBudget:
         if self._whole == 0:
             return OutputBudget()
-        causes: list[Cause] = [cause for cause in ARISING if cause in self._arising.causes - self._excluded]
-        order = sorted(causes, key=lambda cause: self._without(cause))
-        shares = self._shares(order)
+        causes: list[Cause] = [cause for cause in ARISING if cause in self._arising.causes]
+        causes += ["observer"] if self._observer.any() else []
+        shares = self._shares(sorted(causes, key=lambda cause: self._without(cause)))
         totals = [self._total(cause, shares.get(cause, 0.0), cause in causes) for cause in ("graph", *ARISING)]
-        totals.append(self._effect("observer", None, shares.get("observer", 0.0), self._observer))
+        observer = error_energy(self._debug, self._shipping), self._without("observer")
+        totals.append(self._effect("observer", None, shares.get("observer", 0.0), *observer))
         totals.append(Effect(cause="unexplained", operator=None, share=shares.get("unexplained", 0.0), share_error=0.0))
         return OutputBudget(effects=(*totals, *self._operators()), why=self._why())
 
@@ -134,14 +136,10 @@ class _Budget:
 
         `order`: the causes, the one that is left out first at the beginning.
         """
-        steps: list[tuple[Cause, float]] = [("graph", self._without(*ARISING))]
+        steps: list[tuple[Cause, float]] = [("graph", self._without(*ARISING, "observer"))]
         for position, cause in reversed(list(enumerate(order))):
             steps.append((cause, self._without(*order[:position])))
-        if self._is_observed:
-            steps.append(("device", self._whole))
-        else:
-            steps.append(("unexplained", error_energy(self._debug, self._eager)))
-            steps.append(("observer", self._whole))
+        steps.append(("unexplained", self._whole))
         levels = [level for _, level in steps]
         smallest = [min(levels[position:]) for position in range(len(levels))]
         shares: dict[Cause, float] = {}
@@ -164,7 +162,7 @@ class _Budget:
         ablated: list[tuple[float, Effect]] = []
         for cause, index in left_out:
             alone = error_energy(self._outputs(self._ablation.part_alone((cause, index))), lowered)
-            without = error_energy(self._outputs(self._ablation.without(self._excluded, (cause, index))), self._eager)
+            without = self._without(part=(cause, index))
             share = _share(0.0, alone, self._whole)
             ablated.append((without, self._effect(cause, index, share, alone, without)))
         estimated = [
@@ -176,22 +174,25 @@ class _Budget:
                 alone_snr_db=_snr_db(self._signal, estimate.energy),
             )
             for (cause, index), estimate in self._arising.estimates.items()
-            if (cause, index) not in left_out and cause not in self._excluded
+            if (cause, index) not in left_out
         ]
         ranked = [effect for _, effect in sorted(ablated, key=lambda pair: (pair[0], -(pair[1].share or 0.0)))]
         return [*ranked, *sorted(estimated, key=lambda effect: -(effect.share or 0.0))]
 
     def _candidates(self) -> list[Part]:
         """Return the parts that are left out one by one: those that may remove most, and those that may be largest."""
-        known = {part: estimate for part, estimate in self._arising.estimates.items() if part[0] not in self._excluded}
-        least = _LEAST * self._whole
+        known, least = self._arising.estimates, _LEAST * self._whole
         removing = sorted((part for part in known if known[part].removed >= least), key=lambda p: -known[p].removed)
         largest = sorted((part for part in known if known[part].energy >= least), key=lambda p: -known[p].energy)
-        unranked = [part for part in self._arising.unranked if part[0] not in self._excluded]
-        return list(dict.fromkeys([*unranked, *removing[:_MOST_PARTS], *largest[:_MOST_PARTS]]))
+        return list(dict.fromkeys([*self._arising.always, *removing[:_MOST_PARTS], *largest[:_MOST_PARTS]]))
 
-    def _without(self, *causes: Cause) -> float:
-        return error_energy(self._outputs(self._ablation.without({*self._excluded, *causes})), self._eager)
+    def _without(self, *causes: Cause, part: Part | None = None) -> float:
+        """Return the energy of the error of the run that leaves causes out, and one cause at one operator."""
+        left_out = set(causes) - {"observer"}
+        outputs = self._outputs(self._ablation.without(left_out, part))
+        if "observer" not in causes:
+            outputs = shifted(outputs, self._observer, self._shipping)
+        return error_energy(outputs, self._eager)
 
     def _outputs(self, outputs: Sequence[Array] | None) -> Array:
         return np.full_like(self._eager, np.nan) if outputs is None else outputs[self._output]
@@ -209,12 +210,20 @@ class _Budget:
         )
 
     def _why(self) -> str | None:
-        if self._is_observed:
-            return "the debug program gives other final outputs than the shipping program: its operators do not count"
         full = self._outputs(self._ablation.without(()))
         if not error_energy(self._debug, full) <= SIGNIFICANT * self._whole:
             return "; ".join(filter(None, (self._arising.why, "the operators that were logged do not give the output")))
         return self._arising.why
+
+
+def shifted(outputs: Array, difference: Array, shipping: Array) -> Array:
+    """Return the final output of a run with the difference of the shipping program's and the debug program's.
+
+    An element whose difference is not finite is that of the shipping program: no run gives it.
+    """
+    if not difference.any():
+        return outputs
+    return np.where(np.isfinite(difference), outputs + difference, shipping)
 
 
 def error_energy(values: Array, reference: Array) -> float:

@@ -34,7 +34,7 @@ _ELSEWHERE: dict[Cause, str] = {
     "resolution": "rounding of values",
     "overflow": "float16 overflow",
     "device": "device arithmetic",
-    "observer": "the debug program",
+    "observer": "device arithmetic that the debug program does not have",
     "unexplained": "unexplained",
 }
 

@@ -120,7 +120,7 @@ def test_an_error_of_the_graph_is_all_that_a_sentence_says(planned: Request) -> 
     [
         ("graph", "the converted graph itself 100 %"),
         ("overflow", "float16 overflow 100 %"),
-        ("observer", "the debug program 100 %"),
+        ("observer", "device arithmetic that the debug program does not have 100 %"),
     ],
 )
 def test_a_cause_without_an_operator_has_a_name(planned: Request, cause: Cause, words: str) -> None:
@@ -212,6 +212,11 @@ def test_a_method_without_a_debug_program_is_named_although_another_method_has_o
             (1e-6, 1e-5), None,
             ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650` (16-bit float for the convolution "
             "layers.0: +20.0 dB predicted, +20.0 to +25.0 dB per sample)."),
+        ),
+        (
+            (3.176e-4, 1e-5), None,
+            ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650` (16-bit float for the convolution "
+            "layers.0: +5.0 dB predicted, +0.0 to +20.0 dB per sample)."),
         ),
         (
             (9e-4, 9e-4), None,
