@@ -15,6 +15,7 @@ from qnnsweep.tasks.repair.prediction import (
     noise_on_device,
     predicted_noise,
 )
+from qnnsweep.tasks.repair.wording import gain_in_words
 
 OF_USE_DB = 1.0
 """The least predicted gain of a change that is said."""
@@ -89,5 +90,5 @@ def why_none(tried: Cures, found: Sequence[Cure], least_db: float) -> str:
     number = len(tried.trials)
     words = [f"of {number} change{'s' if number > 1 else ''} that {'were' if number > 1 else 'was'} tried"]
     words += [f"{refused} cannot be compiled"] if refused else []
-    words += [f"none gains {least_db:g} dB (at most {best:+.1f} dB)"] if best is not None else []
+    words += [f"none gains {least_db:g} dB (at most {gain_in_words(best)} dB)"] if best is not None else []
     return ", ".join(words) if len(words) < 3 else f"{words[0]}, {words[1]} and {words[2]}"

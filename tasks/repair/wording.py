@@ -66,3 +66,8 @@ def plural_noun(target: str | None) -> str:
 
 def _noun(target: str) -> str:
     return _NOUNS.get(target.rpartition(".")[0], target if target == "input" else f"{target} operator")
+
+
+def gain_in_words(gain_db: float) -> str:
+    """Return a gain with its sign, without its unit. A gain that is rounded to zero is not negative."""
+    return f"{round(gain_db, 1) + 0.0:+.1f}"

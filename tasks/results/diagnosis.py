@@ -9,6 +9,7 @@ from qnnsweep.tasks.numerics.reported import reported_output
 from qnnsweep.tasks.records import Comparison, LoweredProgram, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Cure, cures, why_none
+from qnnsweep.tasks.repair.wording import gain_in_words
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
 from qnnsweep.tasks.results.causes import causes
 from qnnsweep.tasks.results.headline import with_snr
@@ -59,8 +60,8 @@ def _next(cell: CellResult) -> Iterator[str]:
     model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
     words = [*model, f"scheme={request.scheme.name}"]
     words += [f"soc={request.soc.name}"] if request.soc else []
-    spread = f", {first.lowest_db:+.1f} to {first.highest_db:+.1f} dB per sample"
-    cure = f"{first.candidate.description}: {first.predicted_db:+.1f} dB predicted{spread}"
+    gain, lowest, highest = map(gain_in_words, (first.predicted_db, first.lowest_db, first.highest_db))
+    cure = f"{first.candidate.description}: {gain} dB predicted, {lowest} to {highest} dB per sample"
     yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
 
 
