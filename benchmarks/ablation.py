@@ -1,7 +1,8 @@
 """A test whether the operator and the cause that a cell names first are those whose absence removes most of the error.
 
 For every cell, each error of the worst sample is left out alone: every cause at every operator, one run of the model of
-the device's arithmetic per error. The product leaves out only the errors that derivatives rank first.
+the device's arithmetic per error. Of a large program, the product leaves out only the errors that derivatives rank
+first. The error is that of the program that ships: its difference from the debug program is kept.
 
 - `right`: without the part that the budget names first, the error's energy is the smallest, or larger by at most 1 % of
   the whole error's energy.
@@ -56,6 +57,8 @@ class Judged:
     named: tuple[str, str] | None
     found: tuple[str, str] | None
     is_right: bool
+    of_cause: float
+    """The named cause's share of the error, at all operators. Below 0.1, the sentence names a larger cause."""
     unexplained: float
 
 
@@ -103,7 +106,8 @@ def judge(
     named = first.cause, first.operator or ""
     totals = {share.cause: share.share or 0.0 for share in budget if share.operator is None}
     is_right = by_name.get(named, math.inf) <= by_name[found] + _AS_GOOD * whole
-    return Judged(named=named, found=found, is_right=is_right, unexplained=totals.get("unexplained", 0.0))
+    of_cause, unexplained = totals.get(first.cause, 0.0), totals.get("unexplained", 0.0)
+    return Judged(named=named, found=found, is_right=is_right, of_cause=of_cause, unexplained=unexplained)
 
 
 def _sentence(store: Store, names: list[str]) -> str:
