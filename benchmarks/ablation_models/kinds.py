@@ -126,11 +126,11 @@ class Spike(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 12, 3, padding=1)
-        self.blocks = nn.ModuleList([nn.Conv2d(12, 12, 3, padding=1) for _ in range(3)])
-        self.head = nn.Linear(12, 6)
+        blocks = [nn.Conv2d(12, 12, 3, padding=1) for _ in range(3)]
+        self.blocks, self.head = nn.ModuleList(blocks), nn.Linear(12, 6)
         with torch.no_grad():
             self.stem.weight[5] *= 200
-            for block in self.blocks:
+            for block in blocks:
                 block.weight[:, 5] /= 200
             self.head.weight[:, 5] /= 200
 

@@ -163,7 +163,7 @@ def _always(
         if replayed[index].departure is not None and run.on_host[index].dtype.kind != "f"
     ]
     every: list[Part] = [(cause, index) for index in sorted(errors) for cause in errors[index]]
-    arising = [(cause, index) for cause, index in every if errors[index][cause].any()]
+    arising: list[Part] = [(cause, index) for cause, index in every if errors[index][cause].any()]
     elements = sum(value.size for value in run.on_host.values())
     if len(arising) * len(run.kernels.sources) <= _MOST_CALLS and len(arising) * elements <= _MOST_ELEMENTS:
         return [*arising, *integers]

@@ -22,7 +22,7 @@ from qnnsweep.tasks.numerics.arithmetic import ARISING, Part, SampleRuns
 from qnnsweep.tasks.numerics.element_use import Array
 from qnnsweep.tasks.numerics.metrics import signed_error
 from qnnsweep.tasks.numerics.ranking import Estimate
-from qnnsweep.tasks.records.vocabulary import Cause
+from qnnsweep.tasks.records.vocabulary import CAUSES, Cause
 
 SIGNIFICANT = 0.1
 """The share of an output's error from which the difference of two programs' outputs is no detail."""
@@ -122,8 +122,8 @@ class _Budget:
     def result(self) -> OutputBudget:
         if self._whole == 0:
             return OutputBudget()
-        causes: list[Cause] = [cause for cause in ARISING if cause in self._arising.causes]
-        causes += ["observer"] if self._observer.any() else []
+        known: set[Cause] = {*self._arising.causes, "observer"} if self._observer.any() else {*self._arising.causes}
+        causes = [cause for cause in CAUSES if cause in known]
         shares = self._shares(sorted(causes, key=lambda cause: self._without(cause)))
         totals = [self._total(cause, shares.get(cause, 0.0), cause in causes) for cause in ("graph", *ARISING)]
         observer = error_energy(self._debug, self._shipping), self._without("observer")
