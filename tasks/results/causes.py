@@ -72,15 +72,15 @@ class _Words:
         of_cause = [share for share in self._operators if share.cause == total.cause]
         if not of_cause:
             return _ELSEWHERE[total.cause]
-        first = of_cause[0]
-        if len(of_cause) == 1 or self._is_most(first, of_cause):
+        first, least = of_cause[0], 0.01 * (total.share or 0.0)
+        counted = [share for share in of_cause if share is first or (share.share or 0.0) > least]
+        if len(counted) == 1 or self._is_most(first, of_cause):
             place = "it" if first.operator == self._named else self._place(first)
             self._named = first.operator
             if place == "it" and total.cause == "resolution":
                 return f"its grid{self._use(first)}"
             phrase = _AT_ONE[total.cause].format(place)
             return phrase + (self._use(first) if total.cause == "resolution" else "")
-        counted = [share for share in of_cause if (share.share or 0.0) > 0.01 * (total.share or 0.0)] or of_cause
         targets = {self._targets.get(share.operator or "", "input") for share in counted}
         noun = plural_noun(next(iter(targets)) if len(targets) == 1 else None)
         self._named = None

@@ -76,6 +76,14 @@ def test_causes_in_several_operators_name_the_one_whose_absence_removes_most(pla
     assert diagnosed_causes(planned, comparison) == "the grids of 6 additions (most: `layers.0`) 91 %, rest 9 %"
 
 
+def test_the_operator_that_is_named_is_counted_even_if_its_error_alone_is_small(planned: Request) -> None:
+    shares = [share("weights", 0.003, "add_0", "layers.0"), share("weights", 0.014, "add_1", "layers.1")]
+    comparison = replace(additions(2), budget=(*totals(weights=0.71, resolution=0.29), *shares))
+    assert diagnosed_causes(planned, comparison) == (
+        "weights of 2 additions (most: `layers.0`) 71 %, rounding of values 29 %"
+    )
+
+
 def test_one_operator_stands_for_its_cause_and_for_the_next_cause(planned: Request) -> None:
     shares = [share("clipping", 0.7, "add_0", "head"), share("resolution", 0.2, "add_0", "head")]
     comparison = replace(additions(2), budget=(*totals(clipping=0.72, resolution=0.19, weights=0.09), *shares))
