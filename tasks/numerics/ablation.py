@@ -123,7 +123,7 @@ class _Budget:
         if self._whole == 0:
             return OutputBudget()
         known: set[Cause] = {*self._arising.causes, "observer"} if self._observer.any() else {*self._arising.causes}
-        causes = [cause for cause in CAUSES if cause in known]
+        causes: list[Cause] = [cause for cause in CAUSES if cause in known]
         shares = self._shares(sorted(causes, key=lambda cause: self._without(cause)))
         totals = [self._total(cause, shares.get(cause, 0.0), cause in causes) for cause in ("graph", *ARISING)]
         observer = error_energy(self._debug, self._shipping), self._without("observer")
