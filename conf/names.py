@@ -23,10 +23,10 @@ STATE_UPDATES = ("append", "ring", "shift", "replace")
 TOKENS_READ = ("greedy", "teacher_forced")
 """The tokens that a step of a language model can read: its own choice, or that of eager PyTorch."""
 
-STAGES = ("export", "quantize", "lower", "bundle", "measure", "divide", "compare", "cure")
+STAGES = ("export", "quantize", "lower", "divide", "bundle", "measure", "compare", "cure")
 """All stages, in the order of the pipeline. A stage's module, function and task in `tasks` have the stage's name.
 
-Few cells need `divide`. Then `bundle` and `measure` follow again."""
+Few cells need `divide`, after they were measured. Then the stages that follow run again."""
 MEASURE_STEPS = ("deploy", "execute", "collect")
 """What `measure` does on one device. The module and the function of a step in `tasks.devices` have the step's name."""
 COMPILE_STAGES = ("export", "quantize", "lower")

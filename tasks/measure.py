@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SocConfig
-from qnnsweep.tasks.comparison.worst_sample import bundle_of_worst
+from qnnsweep.tasks.comparison.worst_sample import bundle_of_failed, bundle_of_worst
 from qnnsweep.tasks.devices.collect import collect, collect_again
 from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.device import Device
@@ -35,8 +35,9 @@ def measure(
 ) -> Capture:
     """Deploy, execute and collect on a free device of the SoC; repeat on another device when a device fails.
 
-    If the operators of the device's worst sample are not among those that the lowering chose to capture, they are
-    captured too, during the same lease. This is part of the step `collect`, which makes the worst sample known.
+    If a debug program fails with several samples, it runs once more with each of them alone. If the operators of the
+    device's worst sample are not among those that the lowering chose to capture, they are captured too. Both happen
+    during the same lease, as parts of the step `collect`, which makes the worst sample known.
     `soc`: None for a program that does not depend on an SoC.
     `_toolchain`: the toolchain with which a local device runs its programs; used only for the cache key.
     `run_id`: written into the capture.
@@ -52,20 +53,21 @@ def measure(
                     execution = execute(deployment, device=device, store=store)
                 with step("collect"):
                     capture = collect(execution, device=device, store=store)
-                    capture = _with_worst_sample(capture, bundle, device, store)
+                    capture = _with_further_samples(capture, bundle, device, store)
                 return replace(capture, measured_run=run_id)
             except DeviceError as error:
                 farm.quarantine(device.name, error)
 
 
-def _with_worst_sample(capture: Capture, bundle: Bundle, device: Device, store: Store) -> Capture:
-    """Return the capture with the operators of the device's worst sample."""
-    further = bundle_of_worst(bundle, capture, store)
-    if further is None:
-        return capture
-    deployment = deploy(further, device=device, store=store)
-    execution = execute(deployment, device=device, store=store)
-    return collect_again(capture, execution, device=device, store=store)
+def _with_further_samples(capture: Capture, bundle: Bundle, device: Device, store: Store) -> Capture:
+    """Return the capture with the operators of samples that are captured alone."""
+    for further in (bundle_of_failed, bundle_of_worst):
+        added = further(bundle, capture, store)
+        if added is not None:
+            deployment = deploy(added, device=device, store=store)
+            execution = execute(deployment, device=device, store=store)
+            capture = collect_again(capture, execution, device=device, store=store)
+    return capture
 
 
 def _key_inputs(
@@ -86,4 +88,4 @@ def _device(device: DeviceConfig, soc: SocConfig | None) -> object:
     return address, device.runner, device.python, device.environment, device.below_celsius, runner_files
 
 
-measure_task = stage(measure, version=3, key_inputs=_key_inputs)
+measure_task = stage(measure, version=4, key_inputs=_key_inputs)

@@ -1,4 +1,7 @@
-"""The check, once the shipping program ran, whether the device's worst sample is among the captured ones."""
+"""The samples whose operators are captured alone, once the programs ran.
+
+They are the device's worst sample, if it is not among the captured ones, and those of a debug program that failed.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,10 +34,36 @@ def bundle_of_worst(bundle: Bundle, capture: Capture, store: Store) -> Bundle | 
     method, worst = max(samples, key=lambda pair: pair[0].noise(pair[1]))
     if not method.debug or worst in method.captured:
         return None
-    line = store.read(method.debug[0].input_list).splitlines(keepends=True)[worst]
-    inputs = store.put_bytes(line)
-    launches = tuple(replace(launch, input_list=inputs, captured=(worst,)) for launch in method.debug)
-    return Bundle(runner=bundle.runner, blobs=(*bundle.blobs, inputs), launches=launches)
+    return _bundle(bundle, [_alone(launch, worst, store) for launch in method.debug])
+
+
+def bundle_of_failed(bundle: Bundle, capture: Capture, store: Store) -> Bundle | None:
+    """Return the bundle of the debug programs that failed with several samples, with a launch per sample.
+
+    The simulator can end with SIGSEGV in the second inference of a large program whose operators are logged. Return
+    None if no debug program failed, or if it had one sample.
+    """
+    launches = [
+        _alone(launch, sample, store)
+        for check, captured in zip(bundle.checks, capture.methods, strict=True)
+        for failed in captured.results
+        if failed.failure is not None and len(failed.launch.captured) > 1
+        for launch in check.debug
+        if launch.part == failed.launch.part
+        for sample in failed.launch.captured
+    ]
+    return _bundle(bundle, launches) if launches else None
+
+
+def _alone(launch: Launch, sample: int, store: Store) -> Launch:
+    """Return the launch on one sample. `launch`: see `WorstCheck`."""
+    line = store.read(launch.input_list).splitlines(keepends=True)[sample]
+    return replace(launch, input_list=store.put_bytes(line), captured=(sample,))
+
+
+def _bundle(bundle: Bundle, launches: Sequence[Launch]) -> Bundle:
+    inputs = dict.fromkeys(launch.input_list for launch in launches)
+    return Bundle(runner=bundle.runner, blobs=(*bundle.blobs, *inputs), launches=tuple(launches))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -60,24 +60,12 @@ def collect_again(capture: Capture, execution: Execution, *, device: Device, sto
 
     They ran in the lease of the first launches.
     """
-    (method,) = {result.launch.method for result in execution.results}
-    methods = [
-        replace(
-            captured,
-            results=(*captured.results, *execution.results),
-            debug=(
-                *captured.debug,
-                *(
-                    _debug_files(result, captured.results, device, store)
-                    for result in execution.results
-                    if result.failure is None
-                ),
-            ),
-        )
-        if any(result.launch.debug and result.launch.method == method for result in captured.results)
-        else captured
-        for captured in capture.methods
-    ]
+    methods: list[CapturedMethod] = []
+    for captured in capture.methods:
+        names = {result.launch.method for result in captured.results if result.launch.debug}
+        further = [result for result in execution.results if result.launch.method in names]
+        files = (_debug_files(again, captured.results, device, store) for again in further if again.failure is None)
+        methods.append(replace(captured, results=(*captured.results, *further), debug=(*captured.debug, *files)))
     return replace(capture, methods=tuple(methods), bytes_sent=capture.bytes_sent + execution.bytes_sent)
 
 

@@ -24,8 +24,8 @@ class Launch:
 
     With `driven`, the runner runs the steps of a plan, which is in `input_list`, and `samples` is their number.
     `captured`: of the debug program, the evaluation samples of its inferences, in their order; other programs run all.
-    `again`: a second launch of the debug program, for a sample that the first did not run. `part`: the number of the
-    method's debug program, from 1, if it has several.
+    `again`: a further launch of the debug program, for one sample. `part`: the number of the method's debug program,
+    from 1, if it has several.
     `events`: the most events and tensors that one inference writes to the ETDump.
     """
 
@@ -70,7 +70,7 @@ class Launch:
     def folder(self) -> str:
         """The name of the launch's folder."""
         name = self.name if self.part is None else f"{self.name}-{self.part}"
-        name = f"{name}-again" if self.again else name
+        name = f"{name}-again-{'-'.join(map(str, self.captured))}" if self.again else name
         return name if self.method is None else f"{name}-{self.method}"
 
 
@@ -174,9 +174,14 @@ class CapturedMethod:
 
     @property
     def failures(self) -> dict[int | None, str]:
-        """Why debug programs failed on the device, by their parts."""
-        failed = (result for result in self.results if result.failure is not None)
-        return {result.launch.part: result.failure or "" for result in failed}
+        """Why debug programs failed on the device, by their parts. A failure is none if each sample ran alone."""
+        ran = {(files.part, sample) for files in self.debug for sample in files.samples}
+        return {
+            result.launch.part: result.failure
+            for result in self.results
+            if result.failure is not None
+            if any((result.launch.part, sample) not in ran for sample in result.launch.captured)
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,6 +29,7 @@ from qnnsweep.tasks.bundle import bundle_task
 from qnnsweep.tasks.compare import compare_task
 from qnnsweep.tasks.cure import cure_task
 from qnnsweep.tasks.devices import native_runner
+from qnnsweep.tasks.divide import divide_task
 from qnnsweep.tasks.export import export_task
 from qnnsweep.tasks.lower import lower_task
 from qnnsweep.tasks.measure import measure_task
@@ -40,9 +41,12 @@ from qnnsweep.tasks.records import (
     Capture,
     Comparison,
     Cures,
+    DebugProgram,
+    Division,
     ExportedModel,
     LoweredProgram,
     QuantizedModel,
+    Span,
     Toolchain,
 )
 from qnnsweep.tasks.storage.digest import digest
@@ -50,7 +54,7 @@ from qnnsweep.tasks.toolchain import runner
 from tests.flows.cache_key_spec import OTHER_INPUTS, REQUEST, Change, as_markdown, with_field
 from tests.sample_records import CAPTURE, COMPARISON, EXPORTED, LAUNCH, LOWERED, MODEL, QUANTIZED, with_method
 
-TASKS = (export_task, quantize_task, lower_task, bundle_task, measure_task, compare_task, cure_task)
+TASKS = (export_task, quantize_task, lower_task, divide_task, bundle_task, measure_task, compare_task, cure_task)
 TOOLCHAIN = Toolchain(python="3.11.7", torch="2.13.0", executorch="1.5.1", torchao="0.18.0", qnn="v2.49.40.260701")
 FILES = {
     "own_net.py": "WIDTH = 3\n",
@@ -190,11 +194,15 @@ class SimulatedGraph(Graph):
         lowered = with_method(LOWERED, quantized=quantized.methods[0], reference=blob(program, quantized))
         return replace(lowered, model=quantized.model, program=program)
 
+    def _divide(self, code: Any, lowered: LoweredProgram, *_: Any) -> LoweredProgram:
+        debug = DebugProgram(program=blob(code, len(self._cache)), unavailable=None)
+        return with_method(lowered, debug_programs=(debug,))
+
     def _bundle(self, code: Any, lowered: LoweredProgram, measure: MeasureConfig) -> Bundle:
         arguments = (measure.iterations, measure.warm_up, measure.performance_mode, measure.debug_buffer_bytes)
         files = (
             blob(self._world.file("runner.py")),
-            blob(lowered.program, lowered.quantized.exported.methods[0].evaluation),
+            blob(lowered.program, lowered.methods[0].debug_programs, lowered.quantized.exported.methods[0].evaluation),
         )
         return Bundle(runner=files[0], blobs=(*files, blob(code[0], arguments)), launches=(LAUNCH,))
 
@@ -223,7 +231,8 @@ def blob(*inputs: Any) -> Blob:
 def computed_stages(world: World, cache: dict[str, Any]) -> set[str]:
     """Return the stages that are computed for the cell because the cache has no result."""
     graph = SimulatedGraph(world, cache)
-    graph.cell(world.request)
+    stages = graph.cell(world.request)
+    graph.divided(world.request, stages, (Division(spans=(Span(first=0, end=1), Span(first=1, end=2))),))
     return set(graph.stages)
 
 
