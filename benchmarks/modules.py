@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -73,12 +73,12 @@ def _hf(model: str, config: str, sample: Callable[[], Any], **keys: Any) -> Call
     return made
 
 
-def _timm(name: str) -> Callable[[], Made]:
+def _timm(name: str, **keys: Any) -> Callable[[], Made]:
     def made() -> Made:
         import timm
 
-        module = cast(Any, timm.create_model(name, pretrained=False))
-        return module, [torch.randn(1, *module.default_cfg["input_size"]) for _ in range(4)]
+        module = timm.create_model(name, pretrained=False, **keys)
+        return module, [torch.randn(1, 3, 64, 64) for _ in range(4)]
 
     return made
 
@@ -176,8 +176,9 @@ MODULES: Mapping[str, Callable[[], Made]] = {
     ),
     **{
         f"timm:test_{name}": _timm(f"test_{name}")
-        for name in ("byobnet", "convnext", "efficientnet", "mambaout", "nfnet", "resnet", "vit")
+        for name in ("byobnet", "convnext", "efficientnet", "mambaout", "nfnet", "resnet")
     },
+    "timm:test_vit": _timm("test_vit", img_size=64),
     "torchvision:densenet121": _vision("densenet121", 32, 32),
     "torchvision:efficientnet_b0": _vision("efficientnet_b0"),
     "torchvision:lraspp": _vision("lraspp_mobilenet_v3_large", weights_backbone=None),

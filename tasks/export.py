@@ -26,4 +26,4 @@ def _key_inputs(model: ModelConfig, code: str) -> object:
     return replace(model, name="", classifier=False), code
 
 
-export_task = stage(export, version=15, key_inputs=_key_inputs)
+export_task = stage(export, version=16, key_inputs=_key_inputs)

@@ -6,6 +6,7 @@ constant that the quantizer recognizes as a weight by its reader.
 """
 
 import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, cast
@@ -28,6 +29,9 @@ _CHECK = torch.ops.aten._assert_tensor_metadata.default
 """Checks at run time what torch.export knows of a value. A constant has passed the check."""
 _WEIGHTED = (torch.ops.aten.linear.default, *CONVOLUTIONS)
 """The operators whose second argument is a weight, and whose third is a bias."""
+_FILLS = re.compile("aten::(full|zeros|ones|empty|scalar_tensor|arange)(_permuted|_strided)?")
+"""The operators that fill a tensor with one number or with steps, which every backend does by itself. Other operators
+without inputs, such as torch.hann_window and torch.eye, compute a table."""
 _MOVES = (torch.ops.aten.clone.default, torch.ops.aten.lift_fresh_copy.default, torch.ops.aten.embedding.default)
 
 
@@ -37,7 +41,7 @@ def fold_constants(program: ExportedProgram, *, of_weights: bool = True) -> None
     `of_weights`: whether values that depend on parameters and buffers are constants, too. Those of a quantized program
     stay, because their readers need their grids.
 
-    A value that is only created (`torch.zeros`), viewed or looked up stays: nothing is computed. But a view that reads
+    A value that is only filled (`torch.zeros`), viewed or looked up stays: nothing is computed. But a view that reads
     memory in its order is a constant if a convolution or a linear layer reads it as its weight: the quantizer would not
     recognize it. Values that are changed in place, random numbers, and the outputs of the program stay, too.
     """
@@ -112,8 +116,8 @@ def _values(program: ExportedProgram, of_weights: bool) -> dict[Node, tuple[Any,
                 continue
             value = _computed(node, {source: values[source][0] for source in sources})
             if isinstance(value, torch.Tensor | tuple | list):
-                is_view = not sources or _only_moves(node)
-                values[node] = (value, not is_view or any(values[source][1] for source in sources))
+                is_given = _only_moves(node) if sources else _is_filled(node)
+                values[node] = (value, not is_given or any(values[source][1] for source in sources))
     return values
 
 
@@ -121,6 +125,11 @@ def _is_foldable(node: Node) -> bool:
     """Return whether an operator gives the same value each time, and puts it on no grid, which its readers need."""
     schema: Any = getattr(node.target, "_schema", None)
     return not is_random(node) and not node.is_impure() and "quantize" not in schema.name
+
+
+def _is_filled(node: Node) -> bool:
+    schema: Any = getattr(node.target, "_schema", None)
+    return _FILLS.fullmatch(schema.name) is not None
 
 
 def _only_moves(node: Node) -> bool:

@@ -32,6 +32,32 @@ class RelativePositions(Net):
         return self.linear(x) + self.embedding(bucket).sum(1)
 
 
+class Windows(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x * torch.hann_window(8))
+
+
+class SpacesEvenly(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x + torch.linspace(-1, 1, 8))
+
+
+class AddsTheIdentity(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x + torch.eye(4, 8))
+
+
+class TakesATriangle(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, columns = torch.tril_indices(4, 4)
+        return (self.linear(x) @ self.linear(x).T)[rows, columns]
+
+
+class CountsUp(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x * torch.arange(8.0) + torch.ones(8) + torch.full((4, 1), 2.0))
+
+
 class ScalesABuffer(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x * (self.table / 8).cos())

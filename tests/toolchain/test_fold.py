@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 FOLDED = {
     "Sinusoidal": ["aten.slice.Tensor", "aten.mul.Tensor", "aten.sin.default", "aten.cos.default"],
     "RelativePositions": ["aten.linear.default", "aten.add.Tensor"],
+    "Windows": ["aten.mul.Tensor", "aten.linear.default"],
+    "SpacesEvenly": ["aten.add.Tensor", "aten.linear.default"],
+    "AddsTheIdentity": ["aten.add.Tensor", "aten.linear.default"],
     "ScalesABuffer": ["aten.mul.Tensor", "aten.linear.default"],
     "ScalesAWeight": ["aten.linear.default"],
     "AddsAnAdapter": ["aten.linear.default"],
@@ -33,7 +36,7 @@ FOLDED = {
     "ConvolvesCausally": ["aten.linear.default", "aten.unsqueeze.default", "aten.conv1d.default"],
     "AddsParameters": ["aten.cat.default", "aten.linear.default"],
 }
-KEPT = ("TransposesAWeight", "ViewsABuffer", "LooksUpPositions", "FillsAMask", "DrawsNumbers")
+KEPT = ("TransposesAWeight", "ViewsABuffer", "LooksUpPositions", "CountsUp", "FillsAMask", "DrawsNumbers")
 
 
 def operators(program: torch.export.ExportedProgram) -> list[str]:
@@ -66,13 +69,24 @@ def test_a_value_without_inputs_is_a_constant_of_the_saved_program(
 
 
 @pytest.mark.parametrize("kind", KEPT)
-def test_views_lookups_random_numbers_and_what_changes_in_place_stay_as_they_are(kind: str) -> None:
+def test_fills_views_lookups_random_numbers_and_what_changes_in_place_stay_as_they_are(kind: str) -> None:
     module, (sample,) = build(kind), samples(1)
     inputs = (sample["inputs"],)
     with torch.no_grad():
         program = traced(kind, module, inputs, module(*inputs))
         alone = torch.export.export(module, inputs, strict=True)
     assert operators(program) == operators(alone)
+
+
+def test_tables_of_indices_that_one_operator_creates_are_constants() -> None:
+    module, (sample,) = build("TakesATriangle"), samples(1)
+    with torch.no_grad():
+        answer = module(sample["inputs"])
+        program = traced("net", module, (sample["inputs"],), answer)
+        assert torch.equal(program.module()(sample["inputs"]), answer)
+    assert operators(program)[-1] == "aten.index.Tensor"
+    assert not {"aten.tril_indices.default", "aten.select.int"} & {*operators(program)}
+    assert [value.tolist() for value in program.constants.values()] == torch.tril_indices(4, 4).tolist()
 
 
 def test_tensors_without_elements_are_left_out_unless_they_give_a_dtype() -> None:
@@ -95,6 +109,9 @@ def test_tensors_without_elements_are_left_out_unless_they_give_a_dtype() -> Non
     [
         ("Sinusoidal", "8a8w"),
         ("Sinusoidal", "fp16"),
+        ("Windows", "8a8w"),
+        ("SpacesEvenly", "16a8w"),
+        ("CountsUp", "8a8w"),
         ("StandardizesAWeight", "8a8w"),
         ("ConvolvesCausally", "8a8w"),
         ("TransposesAWeight", "8a8w"),
