@@ -93,6 +93,26 @@ def _vision(name: str, *shape: int, **keys: Any) -> Callable[[], Made]:
     return made
 
 
+class _Detector(nn.Module):
+    """A detector of torchvision without its post-processing, which is the remedy for the whole one."""
+
+    def __init__(self, whole: Any) -> None:
+        super().__init__()
+        self.backbone, self.head = whole.backbone, whole.head
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return self.head([*self.backbone(x).values()])
+
+
+def _detector(made: Callable[[], Made]) -> Callable[[], Made]:
+    def part() -> Made:
+        whole, samples = made()
+        return _Detector(whole), samples
+
+    return part
+
+
+_SSDLITE = _vision("ssdlite320_mobilenet_v3_large", weights_backbone=None)
 _CLIP = {"text_config": {**_TEXT, "eos_token_id": 99}, "vision_config": _VISION, "projection_dim": 16}
 _STAGES = {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32]}
 _WAVE = {"conv_dim": [16] * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
@@ -189,7 +209,8 @@ MODULES: Mapping[str, Callable[[], Made]] = {
     "torchvision:resnet18": _vision("resnet18"),
     "torchvision:shufflenet_v2": _vision("shufflenet_v2_x0_5"),
     "torchvision:squeezenet1_1": _vision("squeezenet1_1"),
-    "torchvision:ssdlite": _vision("ssdlite320_mobilenet_v3_large", weights_backbone=None),
+    "torchvision:ssdlite": _SSDLITE,
+    "torchvision:ssdlite_head": _detector(_SSDLITE),
 }
 
 

@@ -15,7 +15,7 @@ from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.flat_module import with_flat_inputs, with_forward
 from qnnsweep.tasks.toolchain.float32 import OTHER_FLOATS, as_float32, computes_in_float64, in_float32, other_floats
-from qnnsweep.tasks.toolchain.refusals import place_of
+from qnnsweep.tasks.toolchain.refusals import check_loaded, place_of
 from qnnsweep.tasks.toolchain.samples import Sample, configured_samples, given_place, sourced, template_of
 from qnnsweep.tasks.toolchain.sequences import driven_samples
 from qnnsweep.tasks.toolchain.tensors import dtype_name, flat_outputs
@@ -86,6 +86,7 @@ def eager_answer(model: ModelConfig, module: torch.nn.Module, inputs: tuple[torc
     try:
         answer = module(*inputs)
     except Exception as error:  # a user's own code may raise anything
+        check_loaded(model.name, error)
         line = next(iter(str(error).strip().splitlines()), "")
         doubles = [
             f"{spec.name}.float()"

@@ -26,6 +26,9 @@ _SOLVERS = re.compile(
     "aten::(linalg_)?(inv|inverse|pinv|pinverse|solve|lstsq|cholesky|eigh?|eigvalsh?|svd|svdvals|qr|lu|det|slogdet)"
     "(_ex|_factor|_factor_ex|_solve|_inverse|_triangular|_unpack)?"
 )
+_NOT_LOADED = "Couldn't load custom C++ ops"
+"""What torchvision says without its compiled part."""
+_IN_TORCHVISION = re.compile(r"torchvision/(ops/|extension\.py)")
 _FIXED = "a compiled program runs the same operators on the same shapes for all inputs"
 
 
@@ -35,6 +38,19 @@ def place_of(error: BaseException) -> str:
     own = next((text.partition(mark)[2] for mark in _OF_USER if mark in text), "")
     line = line_in_words(own) or line_in_words("".join(traceback.format_tb(error.__traceback__)))
     return f" at {line}" if line else ""
+
+
+def check_loaded(name: str, error: Exception) -> None:
+    """Raise RequestError if `error` says that torchvision has no compiled operators here. No backend has them."""
+    if _NOT_LOADED in str(error):
+        frames = traceback.format_list(traceback.extract_tb(error.__traceback__))
+        line = line_in_words("".join(frame for frame in frames if not _IN_TORCHVISION.search(frame)))
+        place = f" at {line}" if line else ""
+        raise RequestError(
+            f"the model {name} calls a compiled operator of torchvision{place}: it is not loaded with this PyTorch, "
+            "and no backend of ExecuTorch has it; give the part before it, such as a module of a detector whose "
+            "forward is self.head([*self.backbone(x).values()])"
+        ) from error
 
 
 def cannot_export(name: str, errors: Sequence[Exception]) -> RequestError:

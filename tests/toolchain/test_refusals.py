@@ -38,6 +38,11 @@ REFUSED = {
         "the model Selects makes a tensor whose size depends on the values of another at `return self.linear(x)[x > "
         f"0.5]`: {FIXED}; keep all elements and choose with torch.where, or take a fixed number of them with torch.topk"
     ),
+    "Suppresses": (  # the tests have a CUDA build of torchvision, and PyTorch for the CPU
+        "the model Suppresses calls a compiled operator of torchvision at `return h[torchvision.ops.nms(h[:, :4], "
+        "h[:, 4], 0.5)]`: it is not loaded with this PyTorch, and no backend of ExecuTorch has it; give the part "
+        "before it, such as a module of a detector whose forward is self.head([*self.backbone(x).values()])"
+    ),
     "TransformsToComplex": (
         "the model TransformsToComplex computes with complex numbers at `return torch.fft.rfft(self.linear(x)).abs()`, "
         "which ExecuTorch has no operators for; compute with real and imaginary parts, as a Fourier transform by "

@@ -53,6 +53,14 @@ class Selects(Net):
         return self.linear(x)[x > 0.5]
 
 
+class Suppresses(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        import torchvision
+
+        h = self.linear(x)
+        return h[torchvision.ops.nms(h[:, :4], h[:, 4], 0.5)]
+
+
 class TransformsToComplex(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.fft.rfft(self.linear(x)).abs()
