@@ -40,9 +40,10 @@ def compared_operators(files: CapturedFiles) -> ComparedOperators:
         store = Store.at(folder)
         call = "compare", compare_foreign, files, tolerance.operators, store
         found = _workers(store).call(*call, subject=(files.program.name,), compiles=False).value
+    rungs = ("device", "edge") if found.comparison.operators else ("device",)
     return ComparedOperators(
         compared_operators=list(_rows(found, files)),
-        outputs=[asdict(row) for row in found.comparison.outputs if row.rung in ("device", "edge")],
+        outputs=[asdict(row) for row in found.comparison.outputs if row.rung in rungs],
         inspector_failed=found.inspector_failed,
     )
 

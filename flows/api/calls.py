@@ -173,7 +173,8 @@ def inspect(
     """Return what a program (`.pte`) contains that anyone has made, as lists of rows: methods, delegates, tensors …
 
     The program is read, and not executed. With `etrecord`, `etdump` and `debug_buffer` of an execution, its operators
-    are compared too: `compared_operators`. Raises RequestError if a file cannot be read, or if files do not fit.
+    are compared too: `compared_operators`. `etrecord` can be the file of `torch.export.save` (`.pt2`), for the outputs
+    alone. Raises RequestError if a file cannot be read, or if files do not fit.
     """
     files = {"etrecord": etrecord, "etdump": etdump, "debug-buffer": debug_buffer, "inputs": inputs}
     options = [f"--{name}={file}" for name, file in files.items() if file is not None]

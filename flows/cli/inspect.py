@@ -29,7 +29,10 @@ ProgramFile = Annotated[Path, typer.Argument(metavar="PROGRAM", help="A program:
 def inspect(
     words: Words,
     program: ProgramFile,
-    etrecord: Annotated[Path | None, typer.Option("--etrecord", help="The ETRecord of the program.")] = None,
+    etrecord: Annotated[
+        Path | None,
+        typer.Option("--etrecord", help="The ETRecord; or the .pt2 file of torch.export, for the outputs alone."),
+    ] = None,
     etdump: Annotated[Path | None, typer.Option("--etdump", help="The ETDump of its execution.")] = None,
     debug_buffer: Annotated[Path | None, typer.Option("--debug-buffer", help="The debug buffer of the ETDump.")] = None,
     inputs: Annotated[
@@ -86,13 +89,15 @@ def _comparison(compared: "ComparedOperators") -> Iterator[RenderableType]:
         inspector = "no row" if row["inspector"] else decimal(row["inspector_snr_db"])
         names = row["operator"], row["module_path"], where, row["status"], row["verdict"]
         table.add_row(*map(Text, names), *numbers, inspector)
-    yield table
+    if compared.compared_operators:
+        yield table
     for row in compared.outputs:
         if row["rung"] == "device":
             snr_db = decimal(row["gap"]["snr_db"])
             yield f"{row['output']}, inference {row['sample']}: {snr_db} dB against the exported program"
     if compared.inspector_failed:
-        yield f"ExecuTorch's Inspector gives no rows: {compared.inspector_failed}"
+        missing = "ExecuTorch's Inspector gives no rows" if compared.compared_operators else "No operator is compared"
+        yield f"{missing}: {compared.inspector_failed}"
 
 
 def read_program(file: Path, key: str) -> "InspectedProgram":

@@ -13,6 +13,10 @@ from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.captured_files import CapturedFiles
 
 _EIGHT_BITS = 255
+_ONLY_OUTPUTS = (
+    "a file of torch.export does not say which operator computes a logged tensor; give the ETRecord, which is recorded "
+    "with generate_etrecord"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +36,8 @@ def compare_foreign(
 ) -> ForeignComparison:
     """Compare the operators of a program that was executed elsewhere, with the functions of the stage compare.
 
+    With a file of torch.export in place of the ETRecord, only the outputs are compared.
+
     `tolerances`: those of the operators, of all schemes. The grids of the values tell whose apply.
     Raises EvidenceError for damaged files and files that do not fit each other, and RequestError without inputs.
     """
@@ -42,6 +48,10 @@ def compare_foreign(
     (of_method,), (captured,) = lowered.methods, capture.methods
     options = ComparisonOptions(classifier=False, tolerances=of_scheme(dict(tolerances), _scheme(of_method)))
     outputs = compare_outputs(of_method, captured, options, store)
+    if not any(row.debug_handle for row in of_method.operators):
+        return ForeignComparison(
+            lowered=of_method, comparison=joined(outputs, ()), inspector={}, inspector_failed=_ONLY_OUTPUTS
+        )
     comparison = joined(outputs, [compare_samples(of_method, captured, options, store)])
     gaps, failed = inspector_gaps(of_method.operators, files.etrecord, files.etdump, files.buffer)
     return ForeignComparison(lowered=of_method, comparison=comparison, inspector=gaps, inspector_failed=failed)

@@ -55,6 +55,7 @@ Samples = Sequence[tuple[torch.Tensor, ...]]
 def foreign_cell(files: CapturedFiles, store: Store) -> tuple[LoweredProgram, Capture]:
     """Return the records of a program and of its capture, from files that anyone has made.
 
+    The operators of an exported program have no debug handles.
     Raises EvidenceError if a file is damaged or the files do not fit each other, and RequestError without inputs.
     """
     make_deterministic()
@@ -64,7 +65,7 @@ def foreign_cell(files: CapturedFiles, store: Store) -> tuple[LoweredProgram, Ca
     samples = _samples(files, record)
     kind = next((_BACKENDS[delegate.id] for delegate in plan.delegates if delegate.id in _BACKENDS), "portable")
     facts = program_facts(program, backend_of(kind), store, files.method)
-    axes = axis_orders(record.edge) if kind == "qnn" else {}
+    axes = axis_orders(record.edge) if kind == "qnn" and record.has_edge else {}
     method = _method(record, plan, samples, files, store, program, facts)
     method = _on_device(method, axes)
     lowered = LoweredProgram(
@@ -228,7 +229,7 @@ def _samples(files: CapturedFiles, record: RecordedMethod) -> Samples:
     """Return the inputs of every inference."""
     if files.inputs is None:
         if record.inputs is None:
-            raise RequestError("the ETRecord has no representative inputs; give those of the capture", key="--inputs")
+            raise RequestError(f"{files.etrecord.name} has no inputs; give those of the execution", key="--inputs")
         return (record.inputs,)
     if files.inputs.suffix in (".pt", ".pth"):
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from qnnsweep.tasks.comparison.foreign import ForeignComparison, compare_foreign
 from qnnsweep.tasks.comparison.methods import compare_methods
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.verdict import of_scheme
-from qnnsweep.tasks.records import Capture, LoweredProgram, OperatorComparison
+from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram, OperatorComparison
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.toolchain.captured_files import CapturedFiles
 
@@ -69,6 +69,27 @@ def test_the_tutorial_s_operators_are_compared_and_the_gaps_of_the_inspector_are
     assert not {row.operator.index for row in attention} & found.inspector.keys()
 
 
+def test_a_file_of_torch_export_in_place_of_the_etrecord_is_compared_by_its_outputs(
+    tutorial_files: list[Path], resources: Resources, request_8a8w: Request, tmp_path: Path
+) -> None:
+    def outputs(etrecord: Path) -> ForeignComparison:
+        program, _, *capture = tutorial_files
+        return compared([program, etrecord, *capture], resources, request_8a8w)
+
+    for name, bias in (("net", 0.0), ("changed", 0.5)):
+        torch.export.save(torch.export.export(tutorial.transformer(bias), tutorial.inputs()), tmp_path / f"{name}.pt2")
+    net, changed = outputs(tmp_path / "net.pt2"), outputs(tmp_path / "changed.pt2")
+    recorded = outputs(tutorial_files[1])
+    gaps = [device_gaps(found.comparison, {0: 0})[0] or 0.0 for found in (net, changed, recorded)]
+    assert gaps[0] == pytest.approx(gaps[2])
+    assert gaps[0] > 100 > 30 > gaps[1]
+    assert net.comparison.operators == ()
+    assert net.inspector_failed == (
+        "a file of torch.export does not say which operator computes a logged tensor; give the ETRecord, which is "
+        "recorded with generate_etrecord"
+    )
+
+
 def test_a_qnn_program_with_its_etrecord_has_the_rows_of_the_run(
     resources: Resources, request_8a8w: Request, lowered: LoweredProgram, capture: Capture, tmp_path: Path
 ) -> None:
@@ -90,7 +111,18 @@ def test_a_qnn_program_with_its_etrecord_has_the_rows_of_the_run(
     order = {sample: number for number, sample in enumerate(files.samples)}
     expected = [replace(row, sample=order[row.sample]) for row in ours.operators if row.sample in order]
     assert plain(found.comparison.operators) == plain(expected)
+    exported = tmp_path / "net.pt2"
+    exported.write_bytes(store.read(method.exported.program))
+    paths[1] = exported
+    alone = compared(paths, resources, request_8a8w, inputs)
+    assert device_gaps(alone.comparison, {sample: sample for sample in order.values()}) == device_gaps(ours, order)
     assert found.inspector_failed is not None  # it compares NHWC with NCHW, and no dump of several inferences at all
+
+
+def device_gaps(comparison: Comparison, order: Mapping[int, int]) -> dict[int, float | None]:
+    """The SNR of the device's output by the number of the inference. `order`: the numbers by sample."""
+    rows = [row for row in comparison.outputs if row.rung == "device" and row.sample in order]
+    return {order[row.sample]: row.gap.snr_db for row in rows}
 
 
 def plain(rows: Sequence[OperatorComparison]) -> dict[tuple[int, str], OperatorComparison]:

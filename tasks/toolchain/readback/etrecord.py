@@ -1,4 +1,8 @@
-"""A reader of ExecuTorch's ETRecords, which runs no code that they contain. Runs in a worker: it imports torch."""
+"""A reader of ExecuTorch's ETRecords, which runs no code that they contain. Runs in a worker: it imports torch.
+
+A file of `torch.export.save` can take the place of an ETRecord, for the outputs alone: it has no operators of the edge
+program, and does not say which of them a delegate or the runtime logs.
+"""
 
 import io
 import json
@@ -12,11 +16,13 @@ import torch
 from executorch.exir.serde.export_serialize import SerializedArtifact
 from executorch.exir.serde.serialize import deserialize
 from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
 
 from qnnsweep.tasks.errors import EvidenceError, raise_shortage
-from qnnsweep.tasks.models.program_file import refuse_expressions
+from qnnsweep.tasks.models.program_file import program, refuse_expressions
 
 _EDGE, _AFTER_PASSES, _EXPORTED = "edge_dialect_exported_program", "edge_after_transform", "exported_program"
+_OF_PROGRAM = "/archive_format"
 _PARTS = ("", "_state_dict", "_constants", "_example_inputs")
 
 
@@ -27,7 +33,7 @@ class RecordedMethod:
     exported: ExportedProgram | None
     """The exported program, if the ETRecord has one and if the program has one method."""
     edge: ExportedProgram
-    """The edge program that was delegated: after the backend's passes, if it is recorded."""
+    """The edge program that was delegated: after the backend's passes, if it is recorded. See `has_edge`."""
     handles: Mapping[int, tuple[int, ...]]
     """The debug handles of the edge operators that an instruction computes, in their order."""
     logged: Mapping[int, Mapping[str, tuple[int, ...]]]
@@ -36,12 +42,19 @@ class RecordedMethod:
     """Per delegate call, the number of its outputs."""
     inputs: tuple[torch.Tensor, ...] | None
     """The representative inputs."""
+    has_edge: bool = True
+    """Whether `edge` is an edge program, and not an exported one."""
 
 
 def read_etrecord(file: Path, method: str) -> RecordedMethod:
-    """Return what an ETRecord has of a method. Raises EvidenceError if it is damaged or lacks the method."""
+    """Return what an ETRecord, or a file of torch.export, has of a method.
+
+    Raises EvidenceError if it is damaged or lacks the method.
+    """
     try:
         with ZipFile(file) as archive:
+            if any(name.endswith(_OF_PROGRAM) for name in archive.namelist()):
+                return _of_program(program(str(file)))
             return _read(archive, method)
     except EvidenceError:
         raise
@@ -80,6 +93,14 @@ def _read(archive: ZipFile, method: str) -> RecordedMethod:
         },
         outputs={number: int(count) for number, count in of_method("instruction_id_to_num_outs_map").items()},
         inputs=_inputs(archive) if "representative_inputs" in names else None,
+    )
+
+
+def _of_program(exported: ExportedProgram) -> RecordedMethod:
+    given = tree_leaves(exported.example_inputs)
+    inputs = tuple(given) if given and all(isinstance(value, torch.Tensor) for value in given) else None
+    return RecordedMethod(
+        exported=None, edge=exported, handles={}, logged={}, outputs={}, inputs=inputs, has_edge=False
     )
 
 
