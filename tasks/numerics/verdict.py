@@ -106,8 +106,10 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     An operator whose infinities or NaNs differ comes first: one that introduces them, or else the earliest. Then comes
     the first operator of the budget, without whose error most of the output's error is gone. An operator that
     introduces wrong booleans or integers has no effect, because they have no derivative. It comes before an effect that
-    is smaller than the unexplained share. Without a budget, the worst operator is the one with the lowest introduced
-    SNR of those that introduce error, else of all, or without a replay the operator with the lowest total SNR.
+    is smaller than the unexplained share. So does an operator that introduces any error, if the share of the observer,
+    the error that the debug program does not have, is larger. Without a budget, the worst operator is the one with the
+    lowest introduced SNR of those that introduce error, else of all, or without a replay the operator with the lowest
+    total SNR.
     """
     budget = list(budget)
     odd = [row for row in rows if row.status == "nonfinite_differs" and row.verdict != "contradicted"]
@@ -118,10 +120,16 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     effects = [share for share in budget if share.operator in names and share.share]
     if effects:
         largest = effects[0]
-        unexplained = max((share.share or 0.0 for share in budget if share.cause == "unexplained"), default=0.0)
+        unexplained, observed = (
+            max((share.share or 0.0 for share in budget if share.cause == cause), default=0.0)
+            for cause in ("unexplained", "observer")
+        )
         wrong = next(iter(wrong_integers(rows)), None)
         if wrong is not None and unexplained > (largest.share or 0.0):
             return WorstOperator(row=wrong, cause="device")
+        introduced = [row for row in compared if row.verdict == "introduced"]
+        if introduced and observed > (largest.share or 0.0):
+            return WorstOperator(row=min(introduced, key=_introduced_db), cause="device")
         of_operator = [row for row in rows if row.operator.name == largest.operator]
         return WorstOperator(
             row=min(of_operator, key=_introduced_db), cause=largest.cause, effect_snr_db=largest.alone_snr_db

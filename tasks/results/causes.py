@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from qnnsweep.tasks.numerics.reported import budget_of
 from qnnsweep.tasks.numerics.verdict import wrong_integers
-from qnnsweep.tasks.records import Comparison, ErrorShare, OutputComparison
+from qnnsweep.tasks.records import Comparison, ErrorShare, OperatorComparison, OutputComparison
 from qnnsweep.tasks.records.source_lines import quoted_line, users_line
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.wording import named_targets, plural_noun
@@ -12,6 +12,7 @@ from qnnsweep.tasks.repair.wording import named_targets, plural_noun
 _MENTIONED = 0.1  # a cause with a smaller share of the error is a part of the rest
 _MOST_CAUSES = 3
 _MOST_OF_IT = 0.7  # an operator without which this part of the cause's effect is gone stands for the cause
+_MOST_NAMES = 3
 _SPARSE = 0.05  # a value that uses a smaller part of its grid has a grid that is too wide for it
 _AT_ONE: dict[Cause, str] = {
     "weights": "weights of {}",
@@ -50,7 +51,7 @@ def causes(comparison: Comparison, output: OutputComparison) -> str | None:
     ranked = sorted(totals.values(), key=lambda total: (total.cause != first, -(total.share or 0.0)))
     mentioned = [total for total in ranked if (total.share or 0.0) >= _MENTIONED][:_MOST_CAUSES]
     percents = [round(100 * (total.share or 0.0)) for total in mentioned]
-    words = _Words(comparison, operators)
+    words = _Words(comparison, operators, output)
     phrases = [f"{words.of(total)} {percent} %" for total, percent in zip(mentioned, percents, strict=True)]
     rest = 100 - sum(percents)
     if rest > 0:
@@ -58,11 +59,15 @@ def causes(comparison: Comparison, output: OutputComparison) -> str | None:
     return ", ".join([*phrases, *words.reasons(totals.values(), mentioned)])
 
 
+def _is_wrong(row: OperatorComparison) -> bool:
+    return row.verdict == "introduced"
+
+
 class _Words:
     """The words for the operators of one output's budget. `operators`: the one whose absence removes most first."""
 
-    def __init__(self, comparison: Comparison, operators: Sequence[ErrorShare]) -> None:
-        self._comparison, self._operators = comparison, operators
+    def __init__(self, comparison: Comparison, operators: Sequence[ErrorShare], output: OutputComparison) -> None:
+        self._comparison, self._operators, self._output = comparison, operators, output
         self._rows = {row.operator.name: row for row in reversed(comparison.operators)}
         self._targets = named_targets(row.operator for row in comparison.operators)
         self._named: str | None = None  # the operator that the phrase before named
@@ -71,7 +76,7 @@ class _Words:
         """Return where a cause arises: in one operator, or in several, of which the first is named."""
         of_cause = [share for share in self._operators if share.cause == total.cause]
         if not of_cause:
-            return _ELSEWHERE[total.cause]
+            return _ELSEWHERE[total.cause] + (self._in_debug_program() if total.cause == "observer" else "")
         first, least = of_cause[0], 0.01 * (total.share or 0.0)
         counted = [share for share in of_cause if share is first or (share.share or 0.0) > least]
         if len(counted) == 1 or self._is_most(first, of_cause):
@@ -97,6 +102,16 @@ class _Words:
             names = dict.fromkeys(row.operator.module_path or row.operator.name for row in wrong)
             if names:
                 yield f"and the device computes wrong booleans or integers in {', '.join(names)}"
+
+    def _in_debug_program(self) -> str:
+        """Return where the debug program is wrong, for an error of the shipping program that it does not have."""
+        place = self._output.method, self._output.sample
+        rows = [row for row in self._comparison.operators if (row.operator.method, row.sample) == place]
+        wrong = dict.fromkeys(row.operator.module_path or row.operator.name for row in rows if _is_wrong(row))
+        names = [f"`{name}`" for name in wrong][:_MOST_NAMES]
+        names += [f"{len(wrong) - len(names)} more"] if len(wrong) > len(names) else []
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+        return f" (the debug program is wrong in {listed})" if names else ""
 
     def _is_most(self, first: ErrorShare, of_cause: Sequence[ErrorShare]) -> bool:
         """Return whether one operator has most of the effect of its cause."""

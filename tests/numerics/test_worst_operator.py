@@ -133,6 +133,15 @@ def test_an_operator_with_wrong_integers_comes_before_an_effect_that_is_smaller_
     assert explained.row.operator.name == "grave"
 
 
+def test_an_operator_that_introduces_error_comes_first_if_the_debug_program_does_not_have_most_of_the_error() -> None:
+    clipping = share("mild", "clipping", 0.05, 16.0)
+    expected = WorstOperator(row=ROWS[0], cause="device")
+    assert worst_operator(ROWS, [share(None, "observer", 0.99), clipping]) == expected
+    assert worst_operator(ROWS, [share(None, "observer", 0.04), clipping]) == WorstOperator(
+        row=ROWS[3], cause="clipping", effect_snr_db=16.0
+    )
+
+
 def test_every_operator_is_followed_to_the_outputs_however_many_introduce_error() -> None:
     rows = [row(f"operator {number}", "introduced", own_db=10.0 + number) for number in range(17)]
     numbers = [16, *range(16)]

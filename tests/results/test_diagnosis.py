@@ -90,6 +90,22 @@ def test_one_operator_stands_for_its_cause_and_for_the_next_cause(planned: Reque
     assert diagnosed_causes(planned, comparison) == "clipping in `head` 72 %, its grid 19 %, rest 9 %"
 
 
+def test_an_error_that_the_debug_program_does_not_have_names_the_operators_that_are_wrong_in_it(
+    planned: Request,
+) -> None:
+    whole = additions(5)
+    first, *others = whole.operators
+    right, wrong = replace(first, verdict="within_grid"), [replace(row, verdict="introduced") for row in others]
+    clipping = share("clipping", 0.05, "add_0", "layers.0")
+    comparison = replace(whole, operators=(right, *wrong), budget=(*totals(observer=1.0), clipping))
+    assert diagnosed_causes(planned, comparison) == (
+        "device arithmetic that the debug program does not have (the debug program is wrong in `layers.1`, `layers.2`, "
+        "`layers.3` and 1 more) 100 %"
+    )
+    comparison = replace(comparison, operators=(right, wrong[0]))
+    assert "is wrong in `layers.1`) 100 %" in diagnosed_causes(planned, comparison)
+
+
 def test_a_value_that_hardly_uses_its_grid_is_described_by_the_number_of_codes(planned: Request) -> None:
     comparison = replace(
         additions(1, range_used=0.001, codes_used=70),

@@ -1,0 +1,48 @@
+"""What the HTP computes of a convolution whose stride in depth leaves a depth of one, and what to write instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import DataConfig, ModelConfig
+from qnnsweep.flows.cells.graph import lowering_options
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.export import export
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.quantize import quantize
+from qnnsweep.tasks.toolchain.tensors import read_tensors
+
+if TYPE_CHECKING:
+    from qnnsweep.flows.cells.resources import Resources
+
+pytestmark = pytest.mark.toolchain
+
+
+def snr_db(sliced: bool, scheme: str, resources: Resources) -> float:
+    data = DataConfig(source="depth_models:samples", count=1)
+    model = ModelConfig(
+        name="depth", factory="depth_models:build", arguments={"sliced": sliced}, calibration=data, evaluation=data
+    )
+    ask = load([f"scheme={scheme}", "soc=SM8650", "measure.dump_operators=false"]).cells[0].request
+    tools: Any = {"store": resources.store, "workers": resources.workers}
+    quantized = quantize(export(model, "", **tools), ask.scheme, ask.backend.kind, **tools)
+    lowered = lower(quantized, ask.soc, lowering_options(ask), **tools)
+    farm: Any = {"store": resources.store, "farm": resources.farm}
+    capture = measure(bundle(lowered, ask.measure, store=resources.store), ask.devices, ask.soc, **farm)
+    (method,), (captured,) = lowered.methods, capture.methods
+    (eager,) = read_tensors(resources.store, method.exported.outputs_eager).values()
+    (device,) = read_tensors(resources.store, captured.outputs).values()
+    return float(20 * torch.log10(eager.norm() / (device - eager).norm()))
+
+
+@pytest.mark.parametrize("scheme", ["8a8w", "fp16"])
+def test_a_stride_in_depth_that_leaves_a_depth_of_one_is_wrong_and_its_slice_is_right(
+    scheme: str, resources: Resources
+) -> None:
+    assert snr_db(False, scheme, resources) < 10
+    assert snr_db(True, scheme, resources) > 30
