@@ -59,6 +59,10 @@ def causes(comparison: Comparison, output: OutputComparison) -> str | None:
     return ", ".join([*phrases, *words.reasons(totals.values(), mentioned)])
 
 
+def _in_brackets(words: str) -> str:
+    return f" ({words})" if words else ""
+
+
 def _is_wrong(row: OperatorComparison) -> bool:
     return row.verdict == "introduced"
 
@@ -83,13 +87,15 @@ class _Words:
             place = "it" if first.operator == self._named else self._place(first)
             self._named = first.operator
             if place == "it" and total.cause == "resolution":
-                return f"its grid{self._use(first)}"
+                return f"its grid{_in_brackets(self._use(first))}"
             phrase = _AT_ONE[total.cause].format(place)
-            return phrase + (self._use(first) if total.cause == "resolution" else "")
+            return phrase + (_in_brackets(self._use(first)) if total.cause == "resolution" else "")
         targets = {self._targets.get(share.operator or "", "input") for share in counted}
         noun = plural_noun(next(iter(targets)) if len(targets) == 1 else None)
         self._named = None
-        return _AT_SEVERAL[total.cause].format(f"{len(counted)} {noun} (most: {self._place(first)})")
+        use = self._use(first) if total.cause == "resolution" else ""
+        most = f"{self._place(first)}, which {use}" if use else self._place(first)
+        return _AT_SEVERAL[total.cause].format(f"{len(counted)} {noun} (most: {most})")
 
     def reasons(self, totals: Iterable[ErrorShare], mentioned: Sequence[ErrorShare]) -> Iterator[str]:
         """Yield why some effects are not known, and which operators have wrong booleans or integers."""
@@ -134,4 +140,4 @@ class _Words:
             return ""
         if row.parts.range_used >= _SPARSE:
             return ""
-        return f" (uses {row.parts.codes_used} of {qparams.quant_max - qparams.quant_min + 1} values)"
+        return f"uses {row.parts.codes_used} of {qparams.quant_max - qparams.quant_min + 1} values"

@@ -90,6 +90,14 @@ def test_one_operator_stands_for_its_cause_and_for_the_next_cause(planned: Reque
     assert diagnosed_causes(planned, comparison) == "clipping in `head` 72 %, its grid 19 %, rest 9 %"
 
 
+def test_of_several_grids_that_are_hardly_used_the_first_one_has_the_number_of_codes(planned: Request) -> None:
+    shares = [share("resolution", 0.25, f"add_{number}", f"layers.{number}") for number in range(2)]
+    comparison = replace(additions(2, range_used=0.001, codes_used=3), budget=(*totals(resolution=1.0), *shares))
+    assert diagnosed_causes(planned, comparison) == (
+        "the grids of 2 additions (most: `layers.0`, which uses 3 of 65536 values) 100 %"
+    )
+
+
 def test_an_error_that_the_debug_program_does_not_have_names_the_operators_that_are_wrong_in_it(
     planned: Request,
 ) -> None:
