@@ -143,7 +143,7 @@ def check_mistake(
     """
     error = min(relative_error(actual, right) for right in rights)
     error_if_mistaken = min(relative_error(actual, wrong) for wrong in wrongs)
-    if relative_error(wrongs[0], rights[0]) <= _ALIKE:
+    if relative_error(wrongs[0], rights[0]) <= _ALIKE or error == error_if_mistaken == 0:
         status: ProbeStatus = "blind"
     elif error_if_mistaken <= _EXPLAINED and error_if_mistaken <= _BETTER * error:
         status = "failed"

@@ -103,6 +103,15 @@ def test_equal_explanations_are_blind_and_two_wrong_ones_are_unclear(seed: int) 
     assert check_mistake("input", "x", 0, [right], [[right]], [[right * 1.05]]).status == "passed"
 
 
+def test_outputs_of_zeros_that_the_scheme_leaves_have_no_wrong_axis_order() -> None:
+    exported, eager = model(spec("y", 1, 3, 4)), {"0/0": noise(0, 1, 3, 4) * 1e-14}
+    zeros = {"0/0": np.zeros((1, 3, 4), np.float32)}
+    checks = check_io(exported, eager, {}, zeros, zeros, eager)
+    assert [(row.mistake, row.status) for row in checks if "axis order" in row.mistake] == [
+        ("output y is laid out in the axis order [0, 2, 1]", "blind")
+    ]
+
+
 def pooled(mistakes: int = 2) -> tuple[ExportedMethod, dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
     """A network whose outputs hardly depend on the order of the axes: its outputs, and those after each mistake."""
     axes = [InputMistake(name=f"axes {number}", sample=0, refused=None) for number in range(mistakes)]
