@@ -88,9 +88,19 @@ def _vision(name: str, *shape: int, **keys: Any) -> Callable[[], Made]:
         import torchvision
 
         module = torchvision.models.get_model(name, weights=None, **keys)
+        _normalise(getattr(module, "backbone", module), torch.randn(8, 3, *(shape or (64, 64))))
         return module, [torch.randn(1, 3, *(shape or (64, 64))) for _ in range(4)]
 
     return made
+
+
+def _normalise(module: nn.Module, batch: torch.Tensor) -> None:
+    """Give the batch norms the statistics of a batch. With those of a new module, values of deep networks vanish."""
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.momentum = None
+    with torch.no_grad():
+        module.train()(batch)
 
 
 class _Detector(nn.Module):
