@@ -73,4 +73,15 @@ def _part(method: LoweredMethod, span: Span, compiled: Callable[[], CallResult[D
         return Debugged(program=DebugProgram(program=None, unavailable=str(error), span=span))
 
 
-divide_task = stage(divide, version=1)
+def _key_inputs(
+    lowered: LoweredProgram,
+    _quantized: QuantizedModel,
+    soc: SocConfig | None,
+    _options: LoweringOptions,
+    divisions: tuple[Division | None, ...],
+) -> object:
+    """Return what the result depends on. `lowered` was made from the quantized model with the options."""
+    return lowered, soc, divisions
+
+
+divide_task = stage(divide, version=1, key_inputs=_key_inputs)

@@ -15,6 +15,7 @@ from qnnsweep.conf.schema import DeviceConfig, Request
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
+from qnnsweep.tasks.comparison.division import next_divisions
 from qnnsweep.tasks.comparison.evidence import Evidence
 from qnnsweep.tasks.comparison.worst_sample import bundle_of_worst
 from qnnsweep.tasks.measure import measure
@@ -70,24 +71,33 @@ def farm(resources: Resources) -> CountingFarm:
     return CountingFarm(resources.farm)
 
 
+def with_change(packed: Bundle, lines: str, resources: Resources) -> Bundle:
+    """Return the bundle with a runner that has other lines instead of `ANSWERS`."""
+    source = resources.store.read(packed.runner).decode()
+    assert ANSWERS in source
+    runner = resources.store.put_bytes(source.replace(ANSWERS, lines).encode())
+    blobs = tuple(runner if blob == packed.runner else blob for blob in packed.blobs)
+    return replace(packed, runner=runner, blobs=blobs)
+
+
+def compared(request: Request, lowered: LoweredProgram, capture: Capture, resources: Resources) -> Comparison:
+    tolerances = of_scheme(request.tolerance.operators, request.scheme.name)
+    options = ComparisonOptions(classifier=True, tolerances=tolerances)
+    return compare(lowered, capture, options, store=resources.store, workers=resources.workers)
+
+
 @pytest.fixture(scope="module")
 def damaged(packed: Bundle, wrong: int, device: DeviceConfig, farm: CountingFarm, resources: Resources) -> Capture:
     """The capture of a device whose shipping program, and not its debug program, is wrong on one sample."""
-    source = resources.store.read(packed.runner).decode()
-    assert ANSWERS in source
     change = f"        answer = [-tensor for tensor in answer] if number == {wrong} and len(lines) == 8 else answer\n"
     first, second = ANSWERS.splitlines(keepends=True)
-    runner = resources.store.put_bytes(source.replace(ANSWERS, first + change + second).encode())
-    blobs = tuple(runner if blob == packed.runner else blob for blob in packed.blobs)
-    changed = replace(packed, runner=runner, blobs=blobs)
+    changed = with_change(packed, first + change + second, resources)
     return measure(changed, (device,), None, store=resources.store, farm=cast("Any", farm))
 
 
 @pytest.fixture(scope="module")
 def comparison(request_8a8w: Request, lowered: LoweredProgram, damaged: Capture, resources: Resources) -> Comparison:
-    tolerances = of_scheme(request_8a8w.tolerance.operators, request_8a8w.scheme.name)
-    options = ComparisonOptions(classifier=True, tolerances=tolerances)
-    return compare(lowered, damaged, options, store=resources.store, workers=resources.workers)
+    return compared(request_8a8w, lowered, damaged, resources)
 
 
 def test_the_worst_sample_of_the_device_is_captured_too_in_the_same_lease(
@@ -96,10 +106,32 @@ def test_the_worst_sample_of_the_device_is_captured_too_in_the_same_lease(
     (captured,) = damaged.methods
     chosen = tuple(choice.sample for choice in lowered.methods[0].chosen)
     assert [files.samples for files in captured.debug] == [chosen, (wrong,)]
-    assert [result.launch.folder for result in captured.results] == ["shipping", "debug", "debug-again"]
+    assert [result.launch.folder for result in captured.results] == ["shipping", "debug", f"debug-again-{wrong}"]
     assert len(farm.leases) == 1
     assert {Path(result.folder).parent for result in captured.results} == {Path(farm.leases[0])}
     assert captured.captured == tuple(sorted((*chosen, wrong)))
+
+
+def test_a_debug_program_that_crashes_in_its_second_inference_runs_with_each_sample_alone(
+    request_8a8w: Request,
+    lowered: LoweredProgram,
+    packed: Bundle,
+    capture: Capture,
+    resources: Resources,
+    tmp_path: Path,
+) -> None:
+    crash = "        if number == 1 and arguments.dump_intermediate_outputs:\n            os.abort()\n"
+    fresh = DeviceConfig(name="fresh", work_folder=str(tmp_path))
+    changed = with_change(packed, crash + ANSWERS, resources)
+    crashed = measure(changed, (fresh,), None, store=resources.store, farm=resources.farm)
+    (captured,) = crashed.methods
+    assert [files.samples for files in captured.debug] == [(sample,) for sample in capture.methods[0].captured]
+    failed = [result.failure.splitlines()[0] for result in captured.results if result.failure]
+    assert failed == ["the debug program ended with SIGABRT on fresh"]
+    assert captured.failures == {}
+    whole, alone = (compared(request_8a8w, lowered, which, resources) for which in (capture, crashed))
+    assert alone.operators == whole.operators
+    assert next_divisions(lowered, crashed, 8, resources.store) is None
 
 
 def test_nothing_of_eager_pytorch_is_sent_to_the_device(

@@ -152,7 +152,10 @@ def test_an_error_of_the_graph_is_all_that_a_sentence_says(planned: Request) -> 
     [
         ("graph", "the converted graph itself 100 %"),
         ("overflow", "float16 overflow 100 %"),
-        ("observer", "device arithmetic that the debug program does not have 100 %"),
+        (
+            "observer",
+            "device arithmetic that the debug program does not have (the debug program is wrong in `layers.0`) 100 %",
+        ),
     ],
 )
 def test_a_cause_without_an_operator_has_a_name(planned: Request, cause: Cause, words: str) -> None:
