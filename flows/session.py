@@ -39,6 +39,7 @@ from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.storage import lock
 from qnnsweep.tasks.storage.manifest import write_manifest
 from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.select import backend_of
 
 _RANDOM_BYTES = 6
 """The random part of a run's id. Two runs that start in the same second on two hosts must not share an id."""
@@ -271,6 +272,8 @@ def _divide(
 def _divisions(cell: CellResult, store: Store) -> tuple[Division | None, ...] | None:
     """Return how the debug programs of a measured cell are to be divided; None if they are not to be."""
     if cell.error is not None or cell.lowered is None or cell.capture is None:
+        return None
+    if not backend_of(cell.request.backend.kind).logs_parts:
         return None
     return next_divisions(cell.lowered, cell.capture, cell.request.measure.debug_programs, store)
 

@@ -208,7 +208,7 @@ class Graph:
             }
             values = [opaque(awaited[id(value)]) if id(value) in awaited else value for value in inputs]
             if "workers" in resources:
-                on_start = partial(self._on_progress, task.name, work_label(task.name, request), "running")
+                on_start = partial(self._on_progress, _shown(task), work_label(task.name, request), "running")
                 resources["workers"] = resources["workers"].reporting(on_start)
             configured = self._configure_task(task, request, [*awaited.values()])
             future = configured.submit(*values, store=self._resources.store, **resources)
@@ -225,8 +225,7 @@ class Graph:
             if task.name == "cure" and task.name not in stages_of(request):
                 return
             # If the capture is reused, so are its steps deploy, execute and collect.
-            shown = "lower" if task.name == "divide" else task.name
-            for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (shown,):
+            for name in MEASURE_STEPS if (task.name, state) == ("measure", "reused") else (_shown(task),):
                 self._report(name, label, "queued" if (state, name) in _QUEUED else state)
 
         refresh = task.name == "measure" and request.reuse is not Reuse.capture
@@ -260,6 +259,11 @@ class Graph:
             self._seconds[name, label] = now - self._started_stages[name, label]
         self._started_stages[name, label] = now
         self._on_progress(name, label, state)
+
+
+def _shown(task: Task[..., Any]) -> str:
+    """Return the stage whose progress is shown when a task runs. `divide` compiles, as `lower` does."""
+    return "lower" if task.name == "divide" else task.name
 
 
 def lowering_options(request: Request, backend_code: str = "") -> LoweringOptions:

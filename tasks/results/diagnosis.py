@@ -2,16 +2,17 @@
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from qnnsweep.tasks.numerics.dead_parts import NO_DEPENDENCE
 from qnnsweep.tasks.numerics.reported import reported_output
-from qnnsweep.tasks.records import Comparison, LoweredProgram, OutputComparison
+from qnnsweep.tasks.records import Comparison, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Cure, cures, why_none
 from qnnsweep.tasks.repair.wording import gain_in_words
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
 from qnnsweep.tasks.results.causes import causes
+from qnnsweep.tasks.results.failure import without_operators
 from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, on_device, problem
 from qnnsweep.tasks.results.step_sentences import step_sentences
@@ -27,8 +28,7 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
     if (changed := graph_change(cell)) is not None:
         worst = judged.finals.final_snr_db
         return f"{'' if worst is None else f'{worst:.1f} dB: '}{changed}."
-    sentences = _sentences(cell.comparison, judged.finals, cell.lowered, cell.request.tolerance.headline)
-    return " ".join([*sentences, *_next(cell)])
+    return " ".join([*_sentences(cell, cell.comparison, judged.finals), *_next(cell)])
 
 
 def first_cure(cell: CellResult) -> Cure | None:
@@ -65,11 +65,9 @@ def _next(cell: CellResult) -> Iterator[str]:
     yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
 
 
-def _sentences(
-    comparison: Comparison, measured: Finals, lowered: LoweredProgram | None, named: Mapping[str, str]
-) -> Iterator[str]:
+def _sentences(cell: CellResult, comparison: Comparison, measured: Finals) -> Iterator[str]:
     compared = [row for row in on_device(comparison) if row.status != "diverged"]
-    device = with_snr(compared, named) or compared
+    device = with_snr(compared, cell.request.tolerance.headline) or compared
     if not device:
         return
     worst = min(device, key=lambda row: math.inf if row.gap.snr_db is None else row.gap.snr_db)
@@ -91,7 +89,7 @@ def _sentences(
     elif measured.device_difference == "none":
         yield "The device computes its design bit by bit."
     yield from step_sentences(comparison.steps, reported_output(comparison))
-    yield from _without_operators(comparison, lowered)
+    yield from _without_operators(comparison, cell)
 
 
 def _are_constant(comparison: Comparison) -> bool:
@@ -111,10 +109,9 @@ def _worst(worst: OutputComparison, device: Sequence[OutputComparison]) -> str:
     return f"Worst sample ({', '.join(names)})" if names else "Output"
 
 
-def _without_operators(comparison: Comparison, lowered: LoweredProgram | None) -> Iterator[str]:
-    """Yield a sentence about the methods without a debug program, or about the whole program if all are without."""
-    methods = lowered.methods if lowered else ()
-    reasons = {method.exported.name: method.debug_unavailable for method in methods if method.debug_unavailable}
+def _without_operators(comparison: Comparison, cell: CellResult) -> Iterator[str]:
+    """Yield a sentence about the methods without logged operators, or about the whole program if all are without."""
+    reasons = without_operators(cell.lowered, cell.capture)
     if not comparison.operators:
         why = "; ".join(dict.fromkeys(reasons.values()))
         yield f"Without operators, the causes are unknown{': ' + why if why else ''}."

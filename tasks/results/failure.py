@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from qnnsweep.conf.backends import OperatorRule, planned_backend
 from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.errors import RunnerFailed
-from qnnsweep.tasks.records import LoweredMethod, LoweredProgram, Operator
+from qnnsweep.tasks.records import Capture, LoweredMethod, LoweredProgram, Operator
 from qnnsweep.tasks.records.source_lines import line_in_words
 
 _CONSEQUENCES = re.compile(r"failed|master op validator")
@@ -23,6 +24,19 @@ def failure_reason(error: BaseException, lowered: LoweredProgram | None, request
     kernels = {_words(name) for name in error.missing}
     texts = [text for method in lowered.methods for text in _of_method(method, kernels, request)]
     return "; ".join(dict.fromkeys(texts)) or None
+
+
+def without_operators(lowered: LoweredProgram | None, capture: Capture | None) -> dict[str, str]:
+    """Map the name of each method without logged operators to the reason: the toolchain's, or the device's."""
+    methods = lowered.methods if lowered else ()
+    captured = capture.methods if capture else ()
+    reasons: dict[str, str] = {}
+    for method, files in zip_longest(methods, captured):
+        failures = files.failures.values() if files is not None and not files.debug else ()
+        failed = next((failure.partition("\n")[0] for failure in failures), None)
+        if (reason := method.debug_unavailable or failed) is not None:
+            reasons[method.exported.name] = reason
+    return reasons
 
 
 def _of_method(method: LoweredMethod, kernels: set[str], request: Request) -> Iterator[str]:

@@ -25,7 +25,7 @@ from qnnsweep.tasks.records import (
 )
 from qnnsweep.tasks.records.cell_rows import Finals, Limits
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, Outcome
-from qnnsweep.tasks.results.failure import failure_reason
+from qnnsweep.tasks.results.failure import failure_reason, without_operators
 from qnnsweep.tasks.results.headline import difference, equal_elements, headline, lowest_share, rows_of_top1, with_snr
 
 _NONE_NAMED: Mapping[str, str] = {}
@@ -111,12 +111,16 @@ def graph_change(cell: CellResult) -> str | None:
 
 
 def _unavailable(cell: CellResult) -> Iterator[str]:
-    """Yield the reason for each program, debug or profile, that was requested but is missing."""
+    """Yield why operators or cycles that were requested are missing."""
+    unlogged = without_operators(cell.lowered, cell.capture)
     for lowered in cell.lowered.methods if cell.lowered else ():
         method = lowered.exported.method
         of_method = "" if method is None else f" of {method}"
-        if lowered.debug_unavailable and cell.request.measure.dump_operators:
-            yield f"no operators{of_method}: {lowered.debug_unavailable}"
+        if lowered.exported.name in unlogged and cell.request.measure.dump_operators:
+            yield f"no operators{of_method}: {unlogged[lowered.exported.name]}"
+        for none in lowered.unlogged:
+            names = [row.name for row in lowered.operators[none.span.first : none.span.end] if row.shape is not None]
+            yield f"{', '.join(names)}{of_method} not logged: {none.reason.partition(chr(10))[0]}"
         if lowered.profile is not None and lowered.profile.unavailable:
             yield f"no cycles{of_method}: {lowered.profile.unavailable}"
 

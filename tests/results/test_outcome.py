@@ -25,6 +25,7 @@ from qnnsweep.tasks.records import (
     Blob,
     Command,
     Comparison,
+    DebugFiles,
     ExportedModel,
     Gap,
     IoCheck,
@@ -32,11 +33,24 @@ from qnnsweep.tasks.records import (
     Operator,
     OperatorComparison,
     OutputComparison,
+    Span,
+    Unlogged,
 )
 from qnnsweep.tasks.records.cell_rows import Finals, Limits
 from qnnsweep.tasks.records.vocabulary import Outcome
 from qnnsweep.tasks.results.outcome import CellResult, finals, judge
-from tests.sample_records import LOWERED, LOWERED_METHOD
+from tests.sample_records import (
+    CAPTURE,
+    COMPARISON,
+    CONV,
+    LAUNCH,
+    LOWERED,
+    LOWERED_METHOD,
+    SHIPPING,
+    blob,
+    passed_cell,
+    with_method,
+)
 
 BLOB = Blob(sha256="0" * 64, size=1)
 EXPORTED = ExportedModel(model=ModelFacts(name="digits_cnn", weights="trained"), methods=())
@@ -358,3 +372,25 @@ def test_of_many_operators_that_introduce_error_five_are_named(request_8a8w: Req
     request = replace(request_8a8w, tolerance=replace(request_8a8w.tolerance, introduced_operators=0))
     names = "op_0, op_1, op_2, op_3, op_4"
     assert judged(cell(request, comparison=compared))[1] == f"7 operators introduce error (allowed: 0): {names}"
+
+
+def test_operators_that_the_device_could_not_log_are_missing_for_a_reason(planned: Request) -> None:
+    crashed = replace(
+        SHIPPING,
+        launch=replace(LAUNCH, name="debug", debug=True, captured=(0, 1)),
+        failure="the debug program ended with SIGSEGV on local\nthe end of its output",
+    )
+    capture = with_method(CAPTURE, results=(SHIPPING, crashed), debug=())
+    cell = passed_cell(planned, capture=capture, comparison=replace(COMPARISON, operators=(), budget=()))
+    assert judge(cell).reason == "no operators: the debug program ended with SIGSEGV on local"
+    alone = [
+        DebugFiles(samples=(sample,), outputs=blob("2"), etdump=blob("4"), buffer=blob("5")) for sample in range(2)
+    ]
+    assert with_method(capture, debug=tuple(alone)).methods[0].failures == {}
+    assert with_method(capture, debug=tuple(alone[:1])).methods[0].failures == {None: crashed.failure}
+
+
+def test_an_operator_that_no_debug_program_logs_is_named_with_the_reason(planned: Request) -> None:
+    unlogged = Unlogged(span=Span(first=0, end=1), reason="a program that logs it has other final outputs (20.0 dB)")
+    cell = passed_cell(planned, lowered=with_method(LOWERED, unlogged=(unlogged,)))
+    assert judge(cell).reason == f"{CONV.name} not logged: {unlogged.reason}"

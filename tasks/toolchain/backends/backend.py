@@ -54,6 +54,8 @@ class Backend(ABC):
     """The name of the backend's delegate in a program (such as `QnnBackend`); None if the backend has no delegate."""
     named_in_labels: bool = True
     """Whether the labels of task runs contain the backend's name. Otherwise they contain only the SoC's name."""
+    logs_parts: bool = False
+    """Whether a debug program can log a part of the operators: the compiler does as `DelegationLog.logged` says."""
     clock: Clock = MICROSECONDS
     """The clock by which the backend's runtime times a program and its kernels."""
     version: str = ""

@@ -36,6 +36,7 @@ class Qnn(Backend):
     rules = RULES
     operator_rules = OPERATOR_RULES
     delegate = "QnnBackend"
+    logs_parts = True
     named_in_labels = False
 
     def compiler(self, scheme: SchemeConfig, soc: SocConfig | None) -> "QnnCompiler":
