@@ -91,7 +91,7 @@ def test_an_invalid_reuse_or_retention_is_refused(program: Program, tmp_path: Pa
 def test_the_cache_lists_its_contents_by_stage_and_by_run(program: Program, artifacts: Path, first: str) -> None:
     contents = json.loads(program.run("cache", "--json", f"--artifacts={artifacts}").stdout)
     stages = {stage["stage"]: stage for stage in contents["stages"]}
-    assert [*stages] == ["export", "quantize", "lower", "bundle", "measure", "compare", "cure", "others"]
+    assert [*stages] == ["export", "quantize", "lower", "divide", "bundle", "measure", "compare", "cure", "others"]
     records = [path.name.partition("-")[0] for path in (artifacts / "results" / "records").iterdir()]
     assert {name: stage["results"] for name, stage in stages.items()} == {
         name: records.count(name) for name in stages
