@@ -21,7 +21,7 @@ _DROPPED_FIRST = ("lower s", "delegated / CPU", "pte KiB", "operators", "top-1 %
 _NOTE_CHARACTERS = 300  # the page has the whole note
 _MOST_DIAGNOSES = 8  # with more, only those of the cells that did not pass
 _SIDE_BY_SIDE_WIDTH = 100
-_OWN_SOC = "soc=\0"
+_OWN_SOC, _OWN_CELL = "soc=\0", "/\0`"
 """Stands for the SoC of a cell in the command of its diagnosis."""
 
 
@@ -86,11 +86,13 @@ def named_diagnoses(cells: Sequence[records.Row], others: Sequence[str]) -> list
     for cell in cells:
         if cell["diagnosis"]:
             diagnosis = cell["diagnosis"].replace(f"soc={cell['soc']}", _OWN_SOC)
+            diagnosis = diagnosis.replace(f"/{cell['soc']}`", _OWN_CELL)
             by_diagnosis[cell["model"], cell["scheme"], diagnosis].append(cell)
     diagnoses: list[tuple[str, str]] = []
     for (model, scheme, diagnosis), rows in by_diagnosis.items():
         where = ", ".join(" ".join(named(row, ["soc", *others])) for row in rows)
         diagnosis = diagnosis.replace(_OWN_SOC, f"soc={','.join(dict.fromkeys(str(row['soc']) for row in rows))}")
+        diagnosis = diagnosis.replace(_OWN_CELL, f"/{rows[0]['soc']}`")  # the command takes one cell
         diagnoses.append((display.printable(f"{model} {scheme} {where}"), display.printable(diagnosis)))
     return diagnoses
 

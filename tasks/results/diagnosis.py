@@ -4,8 +4,10 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
+from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.tasks.numerics.dead_parts import NO_DEPENDENCE
-from qnnsweep.tasks.numerics.reported import reported_output
+from qnnsweep.tasks.numerics.reported import reported_budget, reported_operators, reported_output
+from qnnsweep.tasks.numerics.verdict import worst_operator
 from qnnsweep.tasks.records import Comparison, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Cure, cures, why_none
@@ -49,13 +51,18 @@ def _cures(cell: CellResult) -> list[Cure]:
 def _next(cell: CellResult) -> Iterator[str]:
     """Yield a sentence with the command that searches a better scheme, and the first change that was found to help.
 
-    If none of those that were tried helps, the sentence says so.
+    If none of those that were tried helps, the sentence says so. For an operator that the device computes wrongly, the
+    command is then the one that shows its error.
     """
     found, request = _cures(cell), cell.request
     first = _first(found)
     if first is None:
+        names = request.model.name, request.scheme.name, request.soc.name if request.soc else ""
+        phrases = [f"`qnnsweep repro {shlex.quote('/'.join(names))}`"] if _has_reproducer(cell) else []
         if cell.cures is not None and cell.cures.trials:
-            yield f"Next: no change of the scheme is known to help: {why_none(cell.cures, found, OF_USE_DB)}."
+            phrases.append(f"no change of the scheme is known to help: {why_none(cell.cures, found, OF_USE_DB)}")
+        if phrases:
+            yield f"Next: {'; '.join(phrases)}."
         return
     model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
     words = [*model, f"scheme={request.scheme.name}"]
@@ -63,6 +70,15 @@ def _next(cell: CellResult) -> Iterator[str]:
     gain, lowest, highest = map(gain_in_words, (first.predicted_db, first.lowest_db, first.highest_db))
     cure = f"{first.candidate.description}: {gain} dB predicted, {lowest} to {highest} dB per sample"
     yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
+
+
+def _has_reproducer(cell: CellResult) -> bool:
+    """Return whether the worst operator introduces an error of the device, which `qnnsweep repro` can show."""
+    comparison, request = cell.comparison, cell.request
+    if comparison is None or request.backend.kind != "qnn" or request.toolchain.name != DEFAULT_TOOLCHAIN:
+        return False
+    worst = worst_operator(reported_operators(comparison), reported_budget(comparison))
+    return worst is not None and worst.cause == "device" and worst.row.verdict == "introduced"
 
 
 def _sentences(cell: CellResult, comparison: Comparison, measured: Finals) -> Iterator[str]:

@@ -86,3 +86,5 @@ def test_cells_whose_diagnoses_differ_in_the_soc_of_the_command_have_one_line() 
     alike = [cell("m", "s", soc, **facts | {"diagnosis": f"D. Next: `qnnsweep repair soc={soc}`."}) for soc in socs]
     line = "m s SM8550, SM8650 D. Next: `qnnsweep repair soc=SM8550,SM8650`."
     assert printed(table("cells", alike)) == [line]
+    shown = [cell("m", "s", soc, **facts | {"diagnosis": f"D. Next: `qnnsweep repro m/s/{soc}`."}) for soc in socs]
+    assert printed(table("cells", shown)) == ["m s SM8550, SM8650 D. Next: `qnnsweep repro m/s/SM8550`."]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.errors import DeviceError
 from qnnsweep.tasks.records import Comparison, Cures, DebugProgram, ErrorParts, ErrorShare, IoCheck, Quantization, Trial
-from qnnsweep.tasks.records.vocabulary import CAUSES, Cause, ProbeStatus
+from qnnsweep.tasks.records.vocabulary import CAUSES, Cause, ProbeStatus, Verdict
 from qnnsweep.tasks.results.causes import causes
 from qnnsweep.tasks.results.diagnosis import diagnosis
 from qnnsweep.tasks.results.outcome import CellResult, judge
@@ -61,13 +61,16 @@ def diagnosed(cell: CellResult) -> str:
     return diagnosis(cell, judge(cell))
 
 
+REPRO = " Next: `qnnsweep repro digits_cnn/8a8w/SM8650`."
+
+
 def diagnosed_causes(planned: Request, comparison: Comparison) -> str:
     """Return the part of the sentence about the causes."""
     sentence = diagnosed(passed_cell(planned, comparison=comparison))
     begin, end = "Worst sample (b) 30.0 dB: ", f". {DEVICE}"
     assert sentence.startswith(begin)
-    assert sentence.endswith(end)
-    return sentence.removeprefix(begin).removesuffix(end)
+    assert sentence.removesuffix(REPRO).endswith(end)
+    return sentence.removeprefix(begin).removesuffix(REPRO).removesuffix(end)
 
 
 def test_causes_in_several_operators_name_the_one_whose_absence_removes_most(planned: Request) -> None:
@@ -139,6 +142,18 @@ def test_an_operator_without_a_module_is_named_by_the_line_of_the_users_model(pl
     assert diagnosed_causes(planned, replace(comparison, budget=budget)) == (
         "device arithmetic in `add_0` (net.py:14) 100 %"
     )
+
+
+def test_the_next_command_for_an_operator_that_the_device_computes_wrongly_shows_its_error(planned: Request) -> None:
+    whole, budget = additions(1), (*totals(device=1.0), share("device", 1.0, "add_0", "layers.0"))
+
+    def ends_with_repro(verdict: Verdict) -> bool:
+        operators = tuple(replace(row, verdict=verdict) for row in whole.operators)
+        cell = passed_cell(planned, comparison=replace(whole, operators=operators, budget=budget))
+        return diagnosed(cell).endswith(REPRO)
+
+    assert ends_with_repro("introduced")
+    assert not ends_with_repro("within_grid")
 
 
 def test_an_error_of_the_graph_is_all_that_a_sentence_says(planned: Request) -> None:
