@@ -88,4 +88,4 @@ def test_a_value_that_the_cpu_computed_is_rounded_for_the_delegate_that_reads_it
 def test_the_budget_explains_the_error_of_the_final_output(measured: tuple[LoweredProgram, Comparison]) -> None:
     totals = {share.cause: share.share or 0.0 for share in measured[1].budget if share.operator is None}
     assert sum(totals.values()) == pytest.approx(1)
-    assert abs(totals["unexplained"]) < 1e-6
+    assert abs(totals["unexplained"]) < 1e-5  # the host adds in another order than the device
