@@ -6,6 +6,7 @@ content of every file is a blob of the store, because most contents do not chang
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -110,9 +111,11 @@ def _files(cell: CellResult) -> Iterator[tuple[str, Blob]]:
             f"{method}etdump.etdp": capture.etdump,
             f"{method}etdump_profile.etdp": capture.etdump_profile,
         }
+        launches = Counter[int | None]()
         for debug in capture.debug:
-            part = _part(debug.part)
-            again = "_again" if f"{method}etdump_debug{part}.etdp" in blobs else ""
+            part, number = _part(debug.part), launches[debug.part]
+            again = f"_again{_part(number if number > 1 else None)}" if number else ""
+            launches[debug.part] += 1
             blobs |= {
                 f"{method}etdump_debug{part}{again}.etdp": debug.etdump,
                 f"{method}debug_output{part}{again}.bin": debug.buffer,
