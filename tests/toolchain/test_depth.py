@@ -8,14 +8,12 @@ import pytest
 import torch
 
 from qnnsweep.conf.load import load
-from qnnsweep.conf.models import DataConfig, ModelConfig
 from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
-from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
-from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.toolchain.tensors import read_tensors
+from tests.toolchain.small_models import quantized_model
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -24,14 +22,9 @@ pytestmark = pytest.mark.toolchain
 
 
 def snr_db(sliced: bool, scheme: str, resources: Resources) -> float:
-    data = DataConfig(source="depth_models:samples", count=1)
-    model = ModelConfig(
-        name="depth", factory="depth_models:build", arguments={"sliced": sliced}, calibration=data, evaluation=data
-    )
     ask = load([f"scheme={scheme}", "soc=SM8650", "measure.dump_operators=false"]).cells[0].request
-    tools: Any = {"store": resources.store, "workers": resources.workers}
-    quantized = quantize(export(model, "", **tools), ask.scheme, ask.backend.kind, **tools)
-    lowered = lower(quantized, ask.soc, lowering_options(ask), **tools)
+    quantized = quantized_model(ask, resources, "depth_models", 1, name="depth", arguments={"sliced": sliced})
+    lowered = lower(quantized, ask.soc, lowering_options(ask), store=resources.store, workers=resources.workers)
     farm: Any = {"store": resources.store, "farm": resources.farm}
     capture = measure(bundle(lowered, ask.measure, store=resources.store), ask.devices, ask.soc, **farm)
     (method,), (captured,) = lowered.methods, capture.methods

@@ -9,21 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from qnnsweep.conf.load import load
-from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.conf.models import InputConfig
 from qnnsweep.conf.schema import Request
 from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
 from qnnsweep.tasks.comparison.division import next_divisions
 from qnnsweep.tasks.divide import divide
-from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.numerics.verdict import of_scheme
-from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Capture, Comparison, Division, LoweredProgram, QuantizedModel, Span, Unlogged
 from qnnsweep.tasks.records.options import ComparisonOptions
 from tests.sample_records import with_method
+from tests.toolchain.small_models import quantized_model
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -63,15 +62,9 @@ def compared(cell: Cell, resources: Resources) -> Comparison:
 @pytest.fixture(scope="module")
 def cell(resources: Resources) -> Cell:
     ask = load(["model=digits_cnn", "scheme=16a8w", "soc=SM8650", "measure.operator_samples=1"]).cells[0].request
-    data = DataConfig(source="dividing_model:samples", count=4)
     inputs = [InputConfig(name="x", shape=[1, 1, 16, 16])]
-    model = ModelConfig(
-        name="dividing", factory="dividing_model:build", inputs=inputs, calibration=data, evaluation=data
-    )
-    tools: Any = {"store": resources.store, "workers": resources.workers}
-    exported = export(model, "", **tools)
-    quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
-    lowered = lower(quantized, ask.soc, lowering_options(ask), **tools)
+    quantized = quantized_model(ask, resources, "dividing_model", 4, name="dividing", inputs=inputs)
+    lowered = lower(quantized, ask.soc, lowering_options(ask), store=resources.store, workers=resources.workers)
     return Cell(ask, quantized, lowered, measured(ask, lowered, resources))
 
 

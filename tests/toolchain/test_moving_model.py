@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from qnnsweep.conf.load import load
-from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.conf.models import InputConfig
 from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
-from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.numerics.verdict import of_scheme
-from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
+from tests.toolchain.small_models import quantized_model
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -30,16 +29,14 @@ ASK = load(["model=digits_cnn", "scheme=16a8w", "soc=SM8650"]).cells[0].request
 
 @pytest.fixture(scope="module")
 def moving(resources: Resources) -> LoweredProgram:
-    data = DataConfig(source="moving_model:samples", count=2)
     inputs = [
         InputConfig(name="x", shape=[3, 4]),
         InputConfig(name="flags", shape=[3, 3], dtype="bool"),
         InputConfig(name="counts", shape=[10], dtype="int64"),
     ]
-    model = ModelConfig(name="moving", factory="moving_model:build", inputs=inputs, calibration=data, evaluation=data)
-    tools: Any = {"store": resources.store, "workers": resources.workers}
-    quantized = quantize(export(model, "", **tools), ASK.scheme, ASK.backend.kind, **tools)
-    return lower(quantized, ASK.soc, replace(lowering_options(ASK), operator_samples=1), **tools)
+    quantized = quantized_model(ASK, resources, "moving_model", 2, name="moving", inputs=inputs)
+    options = replace(lowering_options(ASK), operator_samples=1)
+    return lower(quantized, ASK.soc, options, store=resources.store, workers=resources.workers)
 
 
 @pytest.fixture(scope="module")

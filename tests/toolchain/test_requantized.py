@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from qnnsweep.conf.load import load
-from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.conf.models import InputConfig
 from qnnsweep.conf.schema import Request
 from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
-from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.numerics.verdict import of_scheme
-from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import (
     Capture,
     Comparison,
@@ -30,6 +28,7 @@ from qnnsweep.tasks.records import (
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.toolchain.requantized import Requantization, requantized_tensors
 from tests.sample_records import with_method
+from tests.toolchain.small_models import quantized_model
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -50,15 +49,10 @@ class Measured(NamedTuple):
 @pytest.fixture(scope="module")
 def measured(resources: Resources) -> Measured:
     ask = load(["model=digits_cnn", "scheme=16a8w", "soc=SM8650"]).cells[0].request
-    data = DataConfig(source="requantizing_model:samples", count=4)
     inputs = [InputConfig(name="x", shape=[1, 8, 8])]
-    model = ModelConfig(
-        name="requantizing", factory="requantizing_model:build", inputs=inputs, calibration=data, evaluation=data
-    )
-    tools: Any = {"store": resources.store, "workers": resources.workers}
-    exported = export(model, "", **tools)
-    quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
-    lowered = lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=2), **tools)
+    quantized = quantized_model(ask, resources, "requantizing_model", 4, name="requantizing", inputs=inputs)
+    options = replace(lowering_options(ask), operator_samples=2)
+    lowered = lower(quantized, ask.soc, options, store=resources.store, workers=resources.workers)
     programs = bundle(lowered, ask.measure, store=resources.store)
     capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
     return Measured(ask, lowered, capture)

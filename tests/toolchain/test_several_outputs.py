@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from qnnsweep.conf.load import load
-from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.conf.models import InputConfig
 from qnnsweep.conf.schema import Request
 from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
-from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.numerics.verdict import of_scheme
-from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
+from tests.toolchain.small_models import quantized_model
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -34,15 +33,10 @@ def ask(request: pytest.FixtureRequest) -> Request:
 
 @pytest.fixture(scope="module")
 def lowered(ask: Request, resources: Resources) -> LoweredProgram:
-    data = DataConfig(source="multi_output_model:samples", count=8)
     inputs = [InputConfig(name="image", shape=[1, 1, 8, 8])]
-    model = ModelConfig(
-        name="best", factory="multi_output_model:build", inputs=inputs, calibration=data, evaluation=data
-    )
-    tools: Any = {"store": resources.store, "workers": resources.workers}
-    exported = export(model, "", **tools)
-    quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
-    return lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
+    quantized = quantized_model(ask, resources, "multi_output_model", 8, name="best", inputs=inputs)
+    options = replace(lowering_options(ask), operator_samples=1)
+    return lower(quantized, ask.soc, options, store=resources.store, workers=resources.workers)
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from qnnsweep.conf.load import load
-from qnnsweep.conf.models import DataConfig, InputConfig, ModelConfig
+from qnnsweep.conf.models import InputConfig
 from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare
-from qnnsweep.tasks.export import export
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.numerics.verdict import of_scheme
-from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.options import ComparisonOptions
+from tests.toolchain.small_models import quantized_model
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -31,12 +30,9 @@ READER = "aten_view_copy_default_2"
 @pytest.fixture(scope="module")
 def measured(resources: Resources) -> tuple[LoweredProgram, Comparison]:
     ask = load(["model=digits_cnn", "scheme=16a8w", "soc=SM8650"]).cells[0].request
-    data = DataConfig(source="divided_model:samples", count=4)
     inputs = [InputConfig(name="x", shape=[1, 8, 8])]
-    model = ModelConfig(name="divided", factory="divided_model:build", inputs=inputs, calibration=data, evaluation=data)
     tools: Any = {"store": resources.store, "workers": resources.workers}
-    exported = export(model, "", **tools)
-    quantized = quantize(exported, ask.scheme, ask.backend.kind, **tools)
+    quantized = quantized_model(ask, resources, "divided_model", 4, name="divided", inputs=inputs)
     lowered = lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
     programs = bundle(lowered, ask.measure, store=resources.store)
     capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
