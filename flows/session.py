@@ -30,16 +30,14 @@ from qnnsweep.flows.runs.files import link_files
 from qnnsweep.flows.runs.retention import apply_retention, manifest
 from qnnsweep.flows.server import leases
 from qnnsweep.flows.server.signals import die_on_sigterm
-from qnnsweep.tasks.comparison.division import next_divisions
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
-from qnnsweep.tasks.records import Division, RunFacts, Toolchain
+from qnnsweep.tasks.records import RunFacts, Toolchain
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.storage import lock
 from qnnsweep.tasks.storage.manifest import write_manifest
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.backends.select import backend_of
 
 _RANDOM_BYTES = 6
 """The random part of a run's id. Two runs that start in the same second on two hosts must not share an id."""
@@ -118,8 +116,7 @@ class Session:
         graph = Graph(self.resources, update, self.run_id, self._codes)
         collections = CollectionCells(self.resources, self.plan.limits, update)
         of_models = [cell for cell in cells if not cell.is_collection]
-        checked = self.resources if check_overrides else None
-        measured = iter(_run_graph(of_models, graph, cells_done, checked, self.store))
+        measured = iter(_run_graph(of_models, graph, cells_done, self.resources if check_overrides else None))
         tried = collections.run([cell for cell in cells if cell.is_collection])
         wrong = [cell.error for cell in tried if isinstance(cell.error, RequestError)]
         if wrong and len(wrong) == sum(cell.impossible is None for cell in cells):
@@ -221,7 +218,7 @@ def _frozen_gc() -> Generator[None]:
 
 
 def _run_graph(
-    cells: Sequence[PlannedCell], graph: Graph, cells_done: CellsDone, for_overrides: Resources | None, store: Store
+    cells: Sequence[PlannedCell], graph: Graph, cells_done: CellsDone, for_overrides: Resources | None
 ) -> list[CellResult]:
     # Wait for every export before anything is compiled, because an export detects mistakes in a model's configuration.
     requests = [cell.request for cell in cells if cell.impossible is None and not graph.code_error(cell.request)]
@@ -241,41 +238,31 @@ def _run_graph(
     ]
     _await(submissions, cells_done)
     results = [graph.result(cell, submitted) for cell, submitted in zip(cells, submissions, strict=True)]
-    _divide(cells, submissions, results, graph, cells_done, store)
+    _divide(cells, submissions, results, graph, cells_done)
     return results
 
 
 def _divide(
     cells: Sequence[PlannedCell],
-    submissions: list[dict[str, Submission]],
+    submissions: Sequence[dict[str, Submission]],
     results: list[CellResult],
     graph: Graph,
     cells_done: CellsDone,
-    store: Store,
 ) -> None:
-    """Measure cells again whose debug programs do not serve, with more of them, until all serve or no more help."""
-    numbers = [*range(len(cells))]
-    while True:
-        found = {number: _divisions(results[number], store) for number in numbers}
-        divisions = {number: division for number, division in found.items() if division is not None}
-        if not divisions:
-            return
-        for number, division in divisions.items():
-            submissions[number] = graph.divided(cells[number].request, submissions[number], division)
-        _await([submissions[number] for number in divisions], cells_done)
-        again = {number: graph.result(cells[number], submissions[number]) for number in divisions}
-        numbers = [number for number, result in again.items() if result.error is None]
-        for number in numbers:  # the others keep what the shipping program has shown
-            results[number] = again[number]
+    """Measure those cells again whose debug programs do not serve, each time with more debug programs.
 
-
-def _divisions(cell: CellResult, store: Store) -> tuple[Division | None, ...] | None:
-    """Return how the debug programs of a measured cell are to be divided; None if they are not to be."""
-    if cell.error is not None or cell.lowered is None or cell.capture is None:
-        return None
-    if not backend_of(cell.request.backend.kind).logs_parts:
-        return None
-    return next_divisions(cell.lowered, cell.capture, cell.request.measure.debug_programs, store)
+    `results`: of the cells; those of the cells that were measured again are replaced. A cell ends when its debug
+    programs serve, or when more of them do not help. If an attempt fails, the result before it stays.
+    """
+    latest = dict(enumerate(submissions))
+    while latest:
+        found = ((number, graph.divide_again(results[number], of_cell)) for number, of_cell in latest.items())
+        latest = {number: again for number, again in found if again is not None}
+        _await([*latest.values()], cells_done)
+        divided = {number: graph.result(cells[number], of_cell) for number, of_cell in latest.items()}
+        latest = {number: of_cell for number, of_cell in latest.items() if divided[number].error is None}
+        for number in latest:
+            results[number] = divided[number]
 
 
 def _await(submissions: Sequence[dict[str, Submission]], cells_done: CellsDone) -> None:

@@ -47,17 +47,16 @@ def divide(
         def compiled(number: int, span: Span) -> CallResult[Debugged]:
             return edge.call("divide", entrypoints.debug_program, number, span, soc, options, store, subject=subject)
 
-        parts = [
-            [threads.submit(_part, method, span, partial(compiled, number, span)) for span in division.spans]
-            if division is not None
-            else None
+        parts = {
+            (number, span): threads.submit(_part, method, span, partial(compiled, number, span))
             for number, (method, division) in enumerate(zip(lowered.methods, divisions, strict=True))
-        ]
+            for span in (division.spans if division else ())
+        }
         methods = [
-            method
-            if of_method is None or division is None
-            else joined(method, [part.result() for part in of_method], division.unlogged)
-            for method, division, of_method in zip(lowered.methods, divisions, parts, strict=True)
+            joined(method, [parts[number, span].result() for span in division.spans], division.unlogged)
+            if division
+            else method
+            for number, (method, division) in enumerate(zip(lowered.methods, divisions, strict=True))
         ]
     return confirm(replace(lowered, methods=tuple(methods)), options.scheme, options.kind, soc, workers.identity)
 

@@ -23,11 +23,12 @@ from qnnsweep.conf.names import (
     OperatorReference,
 )
 from qnnsweep.conf.plan import PlannedCell
-from qnnsweep.conf.schema import MeasureConfig, Request, Reuse
+from qnnsweep.conf.schema import MeasureConfig, Request, Reuse, SocConfig
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.flows.forecasts.costs import StageWork, stages_of, work_label
 from qnnsweep.tasks.bundle import bundle_task
 from qnnsweep.tasks.compare import compare_task
+from qnnsweep.tasks.comparison.division import next_divisions
 from qnnsweep.tasks.cure import cure_task
 from qnnsweep.tasks.divide import divide_task
 from qnnsweep.tasks.errors import RequestError
@@ -102,14 +103,27 @@ class Graph:
 
     def cell(self, request: Request) -> dict[str, Submission]:
         """Submit all stages of a cell. Map `CellResult`'s fields to the submissions of the results they will hold."""
-        kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers_of(request)
-        soc = request.soc if backend_of(kind).needs_soc else None
+        kind, workers = request.backend.kind, self._resources.workers_of(request)
         code = self._backend_code(kind)
         exported = self.export(request)
-        quantized = self._submit(quantize_task, request, exported, scheme, kind, code, workers=workers)
+        quantized = self._submit(quantize_task, request, exported, request.scheme, kind, code, workers=workers)
         options = lowering_options(request, code)
-        lowered = self._submit(lower_task, request, quantized, soc, options, workers=workers)
+        lowered = self._submit(lower_task, request, quantized, _soc(request), options, workers=workers)
         return {"exported": exported, "quantized": quantized, "lowered": lowered} | self._measured(request, lowered)
+
+    def divide_again(self, cell: CellResult, before: dict[str, Submission]) -> dict[str, Submission] | None:
+        """Submit the stages of a measured cell again whose debug programs do not serve, with more debug programs.
+
+        `before`: the submissions of the cell. Return None if its debug programs serve, or if more of them do not help.
+        """
+        request = cell.request
+        if cell.error is not None or cell.lowered is None or cell.capture is None:
+            return None
+        if not backend_of(request.backend.kind).logs_parts:
+            return None
+        most = request.measure.debug_programs
+        divisions = next_divisions(cell.lowered, cell.capture, most, self._resources.store)
+        return None if divisions is None else self.divided(request, before, divisions)
 
     def divided(
         self, request: Request, before: dict[str, Submission], divisions: tuple[Division | None, ...]
@@ -118,17 +132,14 @@ class Graph:
 
         `before`: the submissions of the cell with other debug programs.
         """
-        kind, workers = request.backend.kind, self._resources.workers_of(request)
-        soc = request.soc if backend_of(kind).needs_soc else None
-        options = lowering_options(request, self._backend_code(kind))
-        given = before["lowered"], before["quantized"], soc, options, divisions
-        lowered = self._submit(divide_task, request, *given, workers=workers)
+        options = lowering_options(request, self._backend_code(request.backend.kind))
+        given = before["lowered"], before["quantized"], _soc(request), options, divisions
+        lowered = self._submit(divide_task, request, *given, workers=self._resources.workers_of(request))
         return before | {"lowered": lowered} | self._measured(request, lowered)
 
     def _measured(self, request: Request, lowered: Submission) -> dict[str, Submission]:
         """Submit the stages of a cell that follow the lowered program."""
-        kind, scheme, workers = request.backend.kind, request.scheme, self._resources.workers_of(request)
-        soc = request.soc if backend_of(kind).needs_soc else None
+        soc, workers = _soc(request), self._resources.workers_of(request)
         bundle = self._submit(bundle_task, request, lowered, request.measure)
         capture = self._submit(
             measure_task,
@@ -142,7 +153,7 @@ class Graph:
             step=partial(self._measure_step, work_label("measure", request)),
         )
         comparison = self._submit(compare_task, request, lowered, capture, comparison_options(request), workers=workers)
-        changes = scheme, kind, soc, request.most_cures
+        changes = request.scheme, request.backend.kind, soc, request.most_cures
         cures = self._submit(cure_task, request, lowered, comparison, *changes, workers=workers)
         return {"bundle": bundle, "capture": capture, "comparison": comparison, "cures": cures}
 
@@ -259,6 +270,11 @@ class Graph:
             self._seconds[name, label] = now - self._started_stages[name, label]
         self._started_stages[name, label] = now
         self._on_progress(name, label, state)
+
+
+def _soc(request: Request) -> SocConfig | None:
+    """Return the SoC that the program of a cell depends on; None if it depends on none."""
+    return request.soc if backend_of(request.backend.kind).needs_soc else None
 
 
 def _shown(task: Task[..., Any]) -> str:

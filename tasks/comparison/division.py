@@ -16,6 +16,7 @@ from qnnsweep.tasks.numerics.ablation import error_energy
 from qnnsweep.tasks.numerics.noise import decibels
 from qnnsweep.tasks.numerics.samples import sample_noise
 from qnnsweep.tasks.records import Capture, CapturedMethod, Division, LoweredMethod, LoweredProgram, Span, Unlogged
+from qnnsweep.tasks.records.debugged import first_of_handles
 from qnnsweep.tasks.storage.store import Store
 
 _OWN_SHARE = 0.01
@@ -40,27 +41,19 @@ def _next_division(method: LoweredMethod, capture: CapturedMethod, most: int, st
     if most < 2 or not method.debug_programs:
         return None
     failing = dict(_failing(method, capture, store))
-    room = most - len(method.debug_programs)
+    present = [debug.span or Span(first=0, end=len(method.operators)) for debug in method.debug_programs]
+    room = most - len(present)
     spans, unlogged = list[Span](), [*method.unlogged]
-    for number, debug in enumerate(method.debug_programs):
-        span = debug.span or Span(first=0, end=len(method.operators))
+    for number, span in enumerate(present):
         middle = _middle(method, span)
-        if number not in failing:
-            spans.append(span)
-        elif middle is None:
+        if number in failing and middle is None:
             unlogged.append(Unlogged(span=span, reason=failing[number]))
-        elif room > 0:
+        elif number in failing and middle is not None and room > 0:
             spans += [Span(first=span.first, end=middle), Span(first=middle, end=span.end)]
             room -= 1
         else:
             spans.append(span)
-    division = Division(spans=tuple(spans), unlogged=tuple(unlogged))
-    present = Division(spans=_spans(method), unlogged=method.unlogged)
-    return None if not (failing and spans) or division == present else division
-
-
-def _spans(method: LoweredMethod) -> tuple[Span, ...]:
-    return tuple(debug.span or Span(first=0, end=len(method.operators)) for debug in method.debug_programs)
+    return None if not spans or spans == present else Division(spans=tuple(spans), unlogged=tuple(unlogged))
 
 
 def _middle(method: LoweredMethod, span: Span) -> int | None:
@@ -73,8 +66,8 @@ def _middle(method: LoweredMethod, span: Span) -> int | None:
         for row in method.operators
         if row.subgraph is not None and row.shape is not None and not (row.constant or row.unused)
     }
-    first = {row.debug_handle: row.index for row in reversed(method.operators) if row.debug_handle in logged - {None}}
-    inside = sorted(index for index in first.values() if span.first <= index < span.end)
+    calls = first_of_handles(method.operators)
+    inside = sorted(calls[handle] for handle in logged - {None} if span.first <= calls[handle] < span.end)
     return inside[len(inside) // 2] if len(inside) > 1 else None
 
 

@@ -1,5 +1,6 @@
 """The operators of a debug capture. Their logged tensors are read when used. This module runs in a worker process."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -25,6 +26,7 @@ from qnnsweep.tasks.records import (
     Operator,
     OtherReference,
     RequantizedTensor,
+    Unlogged,
 )
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
@@ -69,7 +71,7 @@ class _Logged:
         return LoggedOperator(self.row.matches[0], elements.reshape(()) if has_added_dimension else elements, is_half)
 
     def or_other(self, other: "_Logged") -> "_Logged":
-        """Return that of another debug program's log if the operator has one tensor there, and none here."""
+        """Return `other`, which is from the log of another debug program, if this log has no tensor of the operator."""
         return other if self.row.reason == "not_dumped" else self
 
 
@@ -153,12 +155,18 @@ class Evidence:
 
     def why_not_logged(self, index: int) -> str | None:
         """Return why no debug program logs an operator, or why the program that logs it has no log."""
-        reasons = [(unlogged.span, unlogged.reason) for unlogged in self._lowered.unlogged]
-        for number, debug in enumerate(self._lowered.debug_programs, start=1):
-            failure = debug.unavailable or self._capture.failures.get(number)
-            if debug.span is not None and failure is not None:
-                reasons.append((debug.span, failure))
-        return next((reason for span, reason in reasons if span.first <= index < span.end), None)
+        return next((why.reason for why in self._unlogged if why.span.first <= index < why.span.end), None)
+
+    @cached_property
+    def _unlogged(self) -> list[Unlogged]:
+        """The operators without a log: those of no debug program, and those of the programs that failed."""
+        failures, parts = self._capture.failures, enumerate(self._lowered.debug_programs, start=1)
+        failed = (
+            Unlogged(span=debug.span, reason=reason)
+            for number, debug in parts
+            if debug.span is not None and (reason := debug.unavailable or failures.get(number)) is not None
+        )
+        return [*self._lowered.unlogged, *failed]
 
     def logged_operators(self, sample: int) -> dict[int, LoggedOperator]:
         """Map operator indices to logged tensors. Only operators with exactly one logged tensor are included."""
@@ -267,13 +275,14 @@ def debug_outputs(lowered: LoweredMethod, capture: CapturedMethod, store: Store)
 
     Of several debug programs, each output is that which differs most from the shipping program's.
     """
-    shipping = device_outputs(lowered, capture.outputs, store)
-    outputs: dict[str, Array] = {}
+    by_key = defaultdict[str, list[Array]](list)
     for files in capture.debug:
         for key, value in device_outputs(lowered, files.outputs, store).items():
-            if key not in outputs or error_energy(value, shipping[key]) > error_energy(outputs[key], shipping[key]):
-                outputs[key] = value
-    return outputs
+            by_key[key].append(value)
+    if all(len(values) == 1 for values in by_key.values()):
+        return {key: value for key, (value,) in by_key.items()}
+    shipping = device_outputs(lowered, capture.outputs, store)
+    return {key: max(values, key=partial(error_energy, reference=shipping[key])) for key, values in by_key.items()}
 
 
 def half_operators(lowered: LoweredMethod) -> frozenset[int]:

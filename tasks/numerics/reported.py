@@ -1,8 +1,9 @@
 """What a cell reports: the device's final output with the most noise, and the rows about its sample."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from qnnsweep.tasks.numerics.noise import noise_to_signal
+from qnnsweep.tasks.numerics.verdict import WorstOperator, worst_operator
 from qnnsweep.tasks.records import Comparison, ErrorShare, OperatorComparison, OutputComparison
 
 
@@ -38,8 +39,17 @@ def reported_operators(comparison: Comparison) -> Sequence[OperatorComparison]:
     """
     rows = (*comparison.operators, *comparison.requantized)
     worst = reported_output(comparison)
-    place = worst and (worst.method, worst.sample)
-    return [row for row in rows if (row.operator.method, row.sample) == place] or rows
+    return (on_sample(rows, worst) if worst is not None else ()) or rows
+
+
+def reported_worst_operator(comparison: Comparison) -> WorstOperator | None:
+    """Return the worst operator on the sample of the reported output; see `worst_operator`."""
+    return worst_operator(reported_operators(comparison), reported_budget(comparison))
+
+
+def on_sample(rows: Iterable[OperatorComparison], output: OutputComparison) -> list[OperatorComparison]:
+    """Return the rows of operators that are about the method and the sample of a final output."""
+    return [row for row in rows if (row.operator.method, row.sample) == (output.method, output.sample)]
 
 
 def _noise(row: OutputComparison) -> float:

@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from qnnsweep.tasks.records.lowered import DebugProgram, ExpectedTensor, LoweredMethod, RequantizedTensor, Unlogged
+from qnnsweep.tasks.records.lowered import (
+    DebugProgram,
+    ExpectedTensor,
+    LoweredMethod,
+    Operator,
+    RequantizedTensor,
+    Unlogged,
+)
 from qnnsweep.tasks.records.stages import Blob
 
 
@@ -15,6 +22,11 @@ class Debugged:
     expected_tensors: tuple[ExpectedTensor, ...] = ()
     requantized: tuple[RequantizedTensor, ...] = ()
     etrecord: Blob | None = None
+
+
+def first_of_handles(operators: Sequence[Operator]) -> dict[int | None, int]:
+    """Map each debug handle to the index of its first operator, which is the call if the call has several outputs."""
+    return {row.debug_handle: row.index for row in reversed(operators)}
 
 
 def part_of(method: LoweredMethod, debug: DebugProgram) -> Debugged:

@@ -22,7 +22,7 @@ _NOTE_CHARACTERS = 300  # the page has the whole note
 _MOST_DIAGNOSES = 8  # with more, only those of the cells that did not pass
 _SIDE_BY_SIDE_WIDTH = 100
 _OWN_SOC, _OWN_CELL = "soc=\0", "/\0`"
-"""Stands for the SoC of a cell in the command of its diagnosis."""
+"""Stand for the SoC of a cell in the command of its diagnosis: in an override, and in the name of the cell."""
 
 
 def summary_table(run: RunFacts, cells: Sequence[records.Row], trends: Sequence[records.Row] = ()) -> OneLineTable:

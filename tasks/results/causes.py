@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from qnnsweep.tasks.numerics.reported import budget_of
+from qnnsweep.tasks.numerics.reported import budget_of, on_sample
 from qnnsweep.tasks.numerics.verdict import wrong_integers
 from qnnsweep.tasks.records import Comparison, ErrorShare, OperatorComparison, OutputComparison
 from qnnsweep.tasks.records.source_lines import quoted_line, users_line
@@ -63,8 +63,9 @@ def _in_brackets(words: str) -> str:
     return f" ({words})" if words else ""
 
 
-def _is_wrong(row: OperatorComparison) -> bool:
-    return row.verdict == "introduced"
+def _modules(rows: Iterable[OperatorComparison]) -> list[str]:
+    """Return the modules of operators, or the names of those that are in none, each once."""
+    return [*dict.fromkeys(row.operator.module_path or row.operator.name for row in rows)]
 
 
 class _Words:
@@ -103,17 +104,13 @@ class _Words:
         is_unexplained = any(total.cause == "unexplained" for total in mentioned)
         if why and (is_unexplained or not self._operators):
             yield f"because {why}"
-        if is_unexplained:
-            wrong = wrong_integers(self._comparison.operators)
-            names = dict.fromkeys(row.operator.module_path or row.operator.name for row in wrong)
-            if names:
-                yield f"and the device computes wrong booleans or integers in {', '.join(names)}"
+        if is_unexplained and (names := _modules(wrong_integers(self._comparison.operators))):
+            yield f"and the device computes wrong booleans or integers in {', '.join(names)}"
 
     def _in_debug_program(self) -> str:
         """Return where the debug program is wrong, for an error of the shipping program that it does not have."""
-        place = self._output.method, self._output.sample
-        rows = [row for row in self._comparison.operators if (row.operator.method, row.sample) == place]
-        wrong = dict.fromkeys(row.operator.module_path or row.operator.name for row in rows if _is_wrong(row))
+        rows = on_sample(self._comparison.operators, self._output)
+        wrong = _modules(row for row in rows if row.verdict == "introduced")
         names = [f"`{name}`" for name in wrong][:_MOST_NAMES]
         names += [f"{len(wrong) - len(names)} more"] if len(wrong) > len(names) else []
         listed = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.tasks.numerics.dead_parts import NO_DEPENDENCE
-from qnnsweep.tasks.numerics.reported import reported_budget, reported_operators, reported_output
-from qnnsweep.tasks.numerics.verdict import worst_operator
+from qnnsweep.tasks.numerics.reported import reported_output, reported_worst_operator
 from qnnsweep.tasks.records import Comparison, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Cure, cures, why_none
 from qnnsweep.tasks.repair.wording import gain_in_words
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
 from qnnsweep.tasks.results.causes import causes
-from qnnsweep.tasks.results.failure import without_operators
+from qnnsweep.tasks.results.failure import first_line, without_operators
 from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, on_device, problem
 from qnnsweep.tasks.results.step_sentences import step_sentences
@@ -26,7 +25,7 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
         return " ".join([f"{len(cell.cases)} cases: {', '.join(states_in_words(cell.cases))}.", *rule_verdict(cell)])
     if cell.comparison is None or judged.finals is None:
         words = judged.reason or (str(cell.error) if cell.error else "no result")
-        return f"{judged.outcome} in {cell.stage}: {_first_line(words)}" if cell.stage else _first_line(words)
+        return f"{judged.outcome} in {cell.stage}: {first_line(words)}" if cell.stage else first_line(words)
     if (changed := graph_change(cell)) is not None:
         worst = judged.finals.final_snr_db
         return f"{'' if worst is None else f'{worst:.1f} dB: '}{changed}."
@@ -77,7 +76,7 @@ def _has_reproducer(cell: CellResult) -> bool:
     comparison, request = cell.comparison, cell.request
     if comparison is None or request.backend.kind != "qnn" or request.toolchain.name != DEFAULT_TOOLCHAIN:
         return False
-    worst = worst_operator(reported_operators(comparison), reported_budget(comparison))
+    worst = reported_worst_operator(comparison)
     return worst is not None and worst.cause == "device" and worst.row.verdict == "introduced"
 
 
@@ -134,7 +133,3 @@ def _without_operators(comparison: Comparison, cell: CellResult) -> Iterator[str
         return
     for name, reason in reasons.items():
         yield f"Without the operators of {name}, the causes of its error are unknown: {reason}."
-
-
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0]

@@ -26,6 +26,11 @@ def failure_reason(error: BaseException, lowered: LoweredProgram | None, request
     return "; ".join(dict.fromkeys(texts)) or None
 
 
+def first_line(text: str) -> str:
+    """Return the first line of a message. The lines after it are the end of a program's output."""
+    return text.strip().partition("\n")[0]
+
+
 def without_operators(lowered: LoweredProgram | None, capture: Capture | None) -> dict[str, str]:
     """Map the name of each method without logged operators to the reason: the toolchain's, or the device's."""
     methods = lowered.methods if lowered else ()
@@ -33,7 +38,7 @@ def without_operators(lowered: LoweredProgram | None, capture: Capture | None) -
     reasons: dict[str, str] = {}
     for method, files in zip_longest(methods, captured):
         failures = files.failures.values() if files is not None and not files.debug else ()
-        failed = next((failure.partition("\n")[0] for failure in failures), None)
+        failed = next(map(first_line, failures), None)
         if (reason := method.debug_unavailable or failed) is not None:
             reasons[method.exported.name] = reason
     return reasons

@@ -25,7 +25,7 @@ from qnnsweep.tasks.records import (
 )
 from qnnsweep.tasks.records.cell_rows import Finals, Limits
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR, Outcome
-from qnnsweep.tasks.results.failure import failure_reason, without_operators
+from qnnsweep.tasks.results.failure import failure_reason, first_line, without_operators
 from qnnsweep.tasks.results.headline import difference, equal_elements, headline, lowest_share, rows_of_top1, with_snr
 
 _NONE_NAMED: Mapping[str, str] = {}
@@ -120,7 +120,7 @@ def _unavailable(cell: CellResult) -> Iterator[str]:
             yield f"no operators{of_method}: {unlogged[lowered.exported.name]}"
         for none in lowered.unlogged:
             names = [row.name for row in lowered.operators[none.span.first : none.span.end] if row.shape is not None]
-            yield f"{', '.join(names)}{of_method} not logged: {none.reason.partition(chr(10))[0]}"
+            yield f"{', '.join(names)}{of_method} not logged: {first_line(none.reason)}"
         if lowered.profile is not None and lowered.profile.unavailable:
             yield f"no cycles{of_method}: {lowered.profile.unavailable}"
 

@@ -12,9 +12,8 @@ from qnnsweep.tasks.errors import ProgramDiffers, RunnerFailed
 from qnnsweep.tasks.numerics.coverage import coverage
 from qnnsweep.tasks.numerics.ladder import worst_rung
 from qnnsweep.tasks.numerics.modules import module_times
-from qnnsweep.tasks.numerics.reported import reported_budget, reported_operators, reported_output
+from qnnsweep.tasks.numerics.reported import reported_output, reported_worst_operator
 from qnnsweep.tasks.numerics.timing import spread
-from qnnsweep.tasks.numerics.verdict import worst_operator
 from qnnsweep.tasks.records import (
     AtlasRow,
     Command,
@@ -104,7 +103,7 @@ def _cell(identity: CellIdentity, cell: CellResult, toolchain: Toolchain | None,
     with_conversions = (*operators, *comparison.requantized) if comparison else ()
     introducing = {row.operator.name for row in with_conversions if row.verdict in OWN_ERROR}
     masked = {row.operator.name for row in operators if row.status == "masked"}
-    worst = worst_operator(reported_operators(comparison), reported_budget(comparison)) if comparison else None
+    worst = reported_worst_operator(comparison) if comparison else None
     output = reported_output(comparison) if comparison else None
     compared, total = (None, sum(len(method.operators) * len(method.chosen) for method in methods) if lowered else None)
     if operators:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from qnnsweep.tasks.records import DebugProgram, Operator, Span
-from qnnsweep.tasks.records.debugged import Debugged
+from qnnsweep.tasks.records.debugged import Debugged, first_of_handles
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 from qnnsweep.tasks.toolchain.backends.select import backend_of
@@ -50,7 +50,7 @@ def _handles(operators: Sequence[Operator], span: Span) -> frozenset[int | None]
 
     The outputs of one call share a handle. It belongs to the part that has the call.
     """
-    first = {row.debug_handle: row.index for row in reversed(operators)} | {None: 0}
+    first = first_of_handles(operators) | {None: 0}
     return frozenset(handle for handle, index in first.items() if span.first <= index < span.end)
 
 

@@ -117,7 +117,7 @@ def debug_program(
     options: LoweringOptions,
     store: Store,
 ) -> Debugged:
-    """Compile the debug program of a part of a method. `number`: of the method."""
+    """Compile the debug program of a part of a method. `number`: the position of the method in `methods`."""
     from qnnsweep.tasks.toolchain import debug_program
     from qnnsweep.tasks.toolchain.backends.select import backend_of
     from qnnsweep.tasks.toolchain.nodes import naming_nodes

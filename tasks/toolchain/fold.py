@@ -19,7 +19,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from qnnsweep.tasks.errors import raise_shortage
-from qnnsweep.tasks.toolchain.nodes import CONVOLUTIONS
+from qnnsweep.tasks.toolchain.nodes import CONVOLUTIONS, schema_name
 from qnnsweep.tasks.toolchain.writes import is_random, shares_memory, written_memory
 
 _MOST_BYTES = 2**26
@@ -123,19 +123,17 @@ def _values(program: ExportedProgram, of_weights: bool) -> dict[Node, tuple[Any,
 
 def _is_foldable(node: Node) -> bool:
     """Return whether an operator gives the same value each time, and puts it on no grid, which its readers need."""
-    schema: Any = getattr(node.target, "_schema", None)
-    return not is_random(node) and not node.is_impure() and "quantize" not in schema.name
+    return not is_random(node) and not node.is_impure() and "quantize" not in schema_name(node)
 
 
 def _is_filled(node: Node) -> bool:
-    schema: Any = getattr(node.target, "_schema", None)
-    return _FILLS.fullmatch(schema.name) is not None
+    """Return whether an operator without inputs fills a tensor, and computes no table."""
+    return _FILLS.fullmatch(schema_name(node)) is not None
 
 
 def _only_moves(node: Node) -> bool:
     """Return whether the elements of a value are those of another value. In the edge dialect, views are copies."""
-    schema: Any = getattr(node.target, "_schema", None)
-    return node.target in _MOVES or schema.name.endswith("_copy") or shares_memory(node) is not None
+    return node.target in _MOVES or schema_name(node).endswith("_copy") or shares_memory(node) is not None
 
 
 def _computed(node: Node, sources: Mapping[Node, Any]) -> Any:
