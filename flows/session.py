@@ -266,7 +266,7 @@ def _divide(
 
 
 def _await(submissions: Sequence[dict[str, Submission]], cells_done: CellsDone) -> None:
-    """Wait for the stages of all cells."""
+    """Wait for the stages of cells."""
     futures = {submission.key: submission.future for cell in submissions for submission in cell.values()}
     # Count the futures that are done. Their states cannot be polled: a task whose input failed stays pending forever.
     done = threading.Semaphore(0)

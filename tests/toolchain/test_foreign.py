@@ -120,7 +120,7 @@ def test_a_qnn_program_with_its_etrecord_has_the_rows_of_the_run(
 
 
 def device_gaps(comparison: Comparison, order: Mapping[int, int]) -> dict[int, float | None]:
-    """The SNR of the device's output by the number of the inference. `order`: the numbers by sample."""
+    """Return the SNR of the device's output of each inference. `order`: the number of the inference, by sample."""
     rows = [row for row in comparison.outputs if row.rung == "device" and row.sample in order]
     return {order[row.sample]: row.gap.snr_db for row in rows}
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.records import DebugProgram, LoweredMethod, ProgramCheck, ProgramFacts, Toolchain
+from qnnsweep.tasks.records.debugged import part_of
 from qnnsweep.tasks.records.vocabulary import ProgramName
 from qnnsweep.tasks.toolchain.backends.backend import Backend
 from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
@@ -32,12 +33,8 @@ def _part(lowered: LoweredMethod, debug: DebugProgram) -> LoweredMethod:
     """Return a method with only those operators and tensors that a debug program logs."""
     if debug.span is None:
         return lowered
-    logged = frozenset(debug.logged)
-    return replace(
-        lowered,
-        operators=lowered.operators[debug.span.first : debug.span.end],
-        expected_tensors=tuple(tensor for tensor in lowered.expected_tensors if tensor.identifier in logged),
-    )
+    operators = lowered.operators[debug.span.first : debug.span.end]
+    return replace(lowered, operators=operators, expected_tensors=part_of(lowered, debug).expected_tensors)
 
 
 def differences(checks: Sequence[ProgramCheck]) -> str | None:
