@@ -1,12 +1,23 @@
 """The stage lower: QuantizedModel + SoC -> LoweredProgram."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from qnnsweep.conf.impossible import excluded_scheme
 from qnnsweep.conf.schema import SocConfig
-from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.tasks.errors import ProgramDiffers, ToolchainError
-from qnnsweep.tasks.records import DebugProgram, LoweredProgram, ProfileProgram, QuantizedModel, StageCall, Toolchain
+from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.tasks.errors import ProgramDiffers, RequestError, ToolchainError
+from qnnsweep.tasks.records import (
+    CompilerRefusal,
+    DebugProgram,
+    LoweredProgram,
+    ProfileProgram,
+    QuantizedModel,
+    StageCall,
+    Toolchain,
+)
 from qnnsweep.tasks.records.options import LoweringOptions
+from qnnsweep.tasks.repair.refused import changes
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.storage.store import Store
@@ -30,7 +41,7 @@ def lower(
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
     names = quantized.model.name, scheme.name, kind
     with workers.zygote(digest(shared), "edge", entrypoints.edge_models, *shared, store, subject=names) as edge:
-        lowered = _compile(edge, quantized, soc, options, store)
+        lowered = _compile(edge, quantized, soc, options, store, workers)
     return confirm(lowered, scheme, kind, soc, workers.identity)
 
 
@@ -58,12 +69,17 @@ def confirm(
 
 
 def _compile(
-    edge: SharedZygote, quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions, store: Store
+    edge: SharedZygote,
+    quantized: QuantizedModel,
+    soc: SocConfig | None,
+    options: LoweringOptions,
+    store: Store,
+    workers: WorkerPool,
 ) -> LoweredProgram:
     subject = (*edge.zygote.subject, soc.name) if soc else edge.zygote.subject
     arguments = (quantized.model, soc)
     try:
-        result = edge.call("lower", entrypoints.lower_model, *arguments, options, store, subject=subject)
+        result = edge.call("lower", entrypoints.lower_unless_refused, *arguments, options, store, subject=subject)
         lowered = result.value
     except ToolchainError as error:
         if not (options.dump_operators or options.profile_level) or error.signal is None:
@@ -78,11 +94,48 @@ def _compile(
             for method in result.value.methods
         )
         lowered = replace(result.value, methods=tuple(methods))
+    if isinstance(lowered, CompilerRefusal):
+        first, *more = lowered.text.splitlines()
+        compiles = _what_compiles(lowered.nodes, quantized, soc, options, store, workers.reporting(lambda: None))
+        text = "\n".join([f"lower failed: RuntimeError: {first}{compiles}", *more])
+        raise ToolchainError(text, stage="lower", cause="RuntimeError", log=result.log.sha256)
     calls = (
         StageCall(stage="edge", seconds=edge.zygote.seconds),
         StageCall(stage="lower", seconds=result.seconds, log=result.log),
     )
     return replace(lowered, made=(*quantized.made, *calls))
+
+
+def _what_compiles(
+    nodes: Sequence[str],
+    quantized: QuantizedModel,
+    soc: SocConfig | None,
+    options: LoweringOptions,
+    store: Store,
+    workers: WorkerPool,
+) -> str:
+    """Try changes of a scheme whose program the compiler refuses, and return what came of them, in words.
+
+    `nodes`: those that the compiler's messages are about. The search ends with the first change that compiles. Nothing
+    is tried for models with several methods or with states, and no quantized scheme without calibration samples.
+    """
+    failed: list[str] = []
+    (exported, *others), kind = [method.exported for method in quantized.methods], options.kind
+    for words, changed in changes(nodes, options.scheme) if not others and exported.method is None else ():
+        is_possible = exported.calibration is not None or changed.precision is not Precision.quantized
+        if not is_possible or excluded_scheme(kind, soc, changed) is not None:
+            continue
+        subject = (quantized.model.name, changed.name, kind, *([soc.name] if soc else []))
+        try:
+            refused = workers.call(
+                "lower", entrypoints.why_refused, exported, changed, kind, soc, store, subject=subject
+            ).value
+        except (RequestError, ToolchainError) as error:
+            refused = str(error)
+        if refused is None:
+            return f"; tried: it compiles with `{words}`"
+        failed.append(f"`{words}`")
+    return f"; tried: it does not compile with {', '.join(failed)}" if failed else ""
 
 
 def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions) -> object:

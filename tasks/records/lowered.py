@@ -310,3 +310,13 @@ class LoweredProgram:
         """The quantized model that was lowered."""
         methods = tuple(method.quantized for method in self.methods)
         return QuantizedModel(model=self.model, methods=methods, made=self.made[:2])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompilerRefusal:
+    """The delegate's compiler refuses a program."""
+
+    text: str
+    """The compiler's messages; the first line is enough to act on."""
+    nodes: tuple[str, ...]
+    """The nodes of the exported program that the messages are about, the most frequent first."""

@@ -15,6 +15,7 @@ from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.records import (
+    CompilerRefusal,
     ExportedMethod,
     ExportedModel,
     LoweredMethod,
@@ -107,6 +108,25 @@ def lower_model(
 
     with naming_nodes():
         return lower.lower_model(methods, model, soc, options, store)
+
+
+def lower_unless_refused(
+    methods: Sequence["EdgeModel"], model: ModelFacts, soc: SocConfig | None, options: LoweringOptions, store: Store
+) -> LoweredProgram | CompilerRefusal:
+    """Return the refusal if the delegate's compiler refuses a graph."""
+    from qnnsweep.tasks.toolchain import elsewhere
+
+    return elsewhere.unless_refused(lambda: lower_model(methods, model, soc, options, store), methods)
+
+
+def why_refused(
+    exported: ExportedMethod, scheme: SchemeConfig, kind: str, soc: SocConfig | None, store: Store
+) -> str | None:
+    from qnnsweep.tasks.toolchain import elsewhere
+    from qnnsweep.tasks.toolchain.nodes import naming_nodes
+
+    with naming_nodes():
+        return elsewhere.why_refused(exported, scheme, kind, soc, store)
 
 
 def debug_program(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+
+from qnnsweep.tasks.models.torchvision_import import torchvision
 
 
 class DecaysFromArange(torch.nn.Module):
@@ -46,13 +48,22 @@ class SumsABag(torch.nn.Module):
         return self.bag((x.flatten(1) * 3).long())
 
 
+class VisionTransformer:
+    """One layer of torchvision's. In 16 bits, the compiler refuses the addition behind its attention."""
+
+    def __new__(cls) -> Any:
+        return torchvision().models.VisionTransformer(
+            image_size=224, patch_size=16, num_layers=1, num_heads=4, hidden_dim=64, mlp_dim=128
+        )
+
+
 def build(kind: str) -> torch.nn.Module:
     module = globals()[kind]()
     module.weights_origin = "random"
     return module
 
 
-def samples(count: int) -> Iterator[dict[str, Any]]:
+def samples(count: int, shape: Sequence[int] = (1, 4, 4, 8)) -> Iterator[dict[str, Any]]:
     generator = torch.Generator().manual_seed(1)
     for _ in range(count):
-        yield {"inputs": {"x": torch.rand(1, 4, 4, 8, generator=generator)}}
+        yield {"inputs": {"x": torch.rand(*shape, generator=generator)}}

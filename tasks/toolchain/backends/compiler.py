@@ -37,6 +37,19 @@ class DelegationLog:
     schematics: list[bytes] = field(default_factory=list)
     compiling: list[Node] = field(default_factory=list)
     """The calls of the graph that the delegate built last."""
+    compiling_since: int = 0
+    """The length of this process's output when the delegate began to build that graph."""
+
+
+class CompilationRefused(RuntimeError):
+    """The delegate's compiler refuses a graph.
+
+    Attributes: `suspects` (the names of the nodes that the compiler's messages are about, the most frequent first).
+    """
+
+    def __init__(self, message: str, suspects: Sequence[str]) -> None:
+        super().__init__(message)
+        self.suspects = suspects
 
 
 class Compiler(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.quantize import quantize
 from qnnsweep.tasks.records import LoweredProgram
+from qnnsweep.tasks.repair.refused import OTHER_SCHEMES
 from qnnsweep.tasks.results.failure import failure_reason
 from qnnsweep.tasks.toolchain.tensors import read_tensors
 
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.toolchain
 
 
-def compiled(resources: Resources, kind: str, *words: str) -> tuple[Request, LoweredProgram]:
-    data = DataConfig(source="refused_models:samples", count=1)
+def compiled(
+    resources: Resources, kind: str, *words: str, shape: Sequence[int] = (1, 4, 4, 8)
+) -> tuple[Request, LoweredProgram]:
+    data = DataConfig(source="refused_models:samples", count=1, arguments={"shape": list(shape)})
     model = ModelConfig(
         name=kind, factory="refused_models:build", arguments={"kind": kind}, calibration=data, evaluation=data,
-        inputs=[InputConfig(name="x", shape=[1, 4, 4, 8])],
+        inputs=[InputConfig(name="x", shape=list(shape))],
     )  # fmt: skip
     ask = load([*words, "measure.dump_operators=false"]).cells[0].request
     tools: Any = {"store": resources.store, "workers": resources.workers}
@@ -58,6 +62,39 @@ def test_constants_that_the_transforms_make_of_an_assignment_are_folded(resource
     assert method.delegated_subgraphs == 1
     eager, edge = (read_tensors(resources.store, blob) for blob in (method.exported.outputs_eager, method.outputs_edge))
     assert np.array_equal(eager["0/0"].numpy(), edge["0/0"].numpy())
+
+
+def test_the_operator_that_the_compiler_cannot_place_is_named_with_a_change_that_compiles(resources: Resources) -> None:
+    words, shape = ("scheme=16a8w", "soc=SM8650"), (1, 3, 224, 224)
+    with pytest.raises(ToolchainError) as raised:
+        compiled(resources, "VisionTransformer", *words, shape=shape)
+    first = str(raised.value).splitlines()[0]
+    said, _, change = first.partition("; tried: it compiles with ")
+    assert said.startswith("lower failed: RuntimeError: could not create op: q::Add.tcm, in the subgraph of aten_add_")
+    assert "`return x + y` (vision_transformer.py:" in said
+    _, lowered = compiled(resources, "VisionTransformer", *words, change.strip("`"), shape=shape)
+    (method,) = lowered.methods
+    assert [
+        operator.target for operator in method.operators if operator.subgraph is None and not operator.constant
+    ] == ["aten.add.Tensor"]
+
+
+def test_where_no_change_compiles_the_changes_that_were_tried_are_said(resources: Resources) -> None:
+    with pytest.raises(ToolchainError) as raised:
+        compiled(resources, "DecaysFromArange", "scheme=16a8w", "soc=SM8650")
+    first = str(raised.value).splitlines()[0]
+    assert first.endswith("; tried: it does not compile with `scheme=8a8w`, `scheme=fp16`")
+
+
+def test_nothing_is_tried_for_a_scheme_with_overrides(resources: Resources) -> None:
+    override = "scheme.overrides=[{node: mul, quant_dtype: 8a8w}]"
+    with pytest.raises(ToolchainError) as raised:
+        compiled(resources, "DecaysFromArange", "scheme=16a8w", override, "soc=SM8650")
+    assert "tried" not in str(raised.value).splitlines()[0]
+
+
+def test_the_schemes_that_are_tried_as_a_whole_are_the_shipped_ones() -> None:
+    assert tuple(load([f"scheme={scheme.name}"]).cells[0].request.scheme for scheme in OTHER_SCHEMES) == OTHER_SCHEMES
 
 
 def test_an_error_of_a_pass_names_the_node_and_the_line(resources: Resources) -> None:

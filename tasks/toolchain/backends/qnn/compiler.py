@@ -34,10 +34,10 @@ from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
 from qnnsweep.tasks.records import DelegatedNode, ExpectedTensor, Quantization
 from qnnsweep.tasks.records.keys import METHOD
-from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
-from qnnsweep.tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors
+from qnnsweep.tasks.toolchain.backends.compiler import CompilationRefused, Compiler, DelegationLog
+from qnnsweep.tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors, every_error
 from qnnsweep.tasks.toolchain.backends.qnn.elements import has_float_activations, needs_floats
-from qnnsweep.tasks.toolchain.backends.qnn.failures import failure_text
+from qnnsweep.tasks.toolchain.backends.qnn.failures import failure_text, named_nodes
 from qnnsweep.tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
 from qnnsweep.tasks.toolchain.backends.qnn.linears import only_selected
 from qnnsweep.tasks.toolchain.backends.qnn.quantizer import quantizer_of
@@ -49,7 +49,6 @@ from qnnsweep.tasks.toolchain.tensors import dtype_name
 from qnnsweep.tasks.toolchain.workers.output import output_length, output_since
 
 _CPU, _FLOAT16 = OverridePrecision.cpu, OverridePrecision.float16
-_LAST_ERRORS = 5
 _ANY = QcomChipset.SM8750
 """The SoC that is passed where ExecuTorch requires an SoC but the result does not depend on it."""
 # Measured: shares of equal codes with and without the rounding between the two (docs/numerics.md).
@@ -108,8 +107,10 @@ class QnnCompiler(Compiler):
                 yield
         except AssertionError as error:
             # Where QNN fails, ExecuTorch raises AssertionError. Only the compiler's own messages say why QNN failed.
-            messages = errors(output_since(start))[-_LAST_ERRORS:]
-            raise RuntimeError(failure_text(str(error), messages, log.compiling, self._soc)) from error
+            messages = every_error(output_since(max(start, log.compiling_since)))
+            suspects = [node.name for node, _ in named_nodes(messages, log.compiling)]
+            text = failure_text(str(error), messages, log.compiling, self._soc)
+            raise CompilationRefused(text, suspects) from error
         log.compile_facts.extend(compile_facts(output_since(start)))
 
     def qparams(self, node: Node) -> Quantization | None:
@@ -210,6 +211,7 @@ def _recording_tensors(overrides: Sequence[SchemeOverride], log: DelegationLog) 
     def build_and_record(edge_program: ExportedProgram, *arguments: Any) -> Any:
         _take_schematic(log)  # takes the previous subgraph's schematic before the next one overwrites it
         without_floats_grids(edge_program.graph, lambda node: has_precision(node, overrides, _FLOAT16))
+        log.compiling_since = output_length()
         log.compiling = [node for node in edge_program.graph.nodes if node.op == "call_function"]
         wrappers = original(edge_program, *arguments)
         nodes = edge_program.graph_module.graph.nodes

@@ -5,14 +5,20 @@ import re
 from qnnsweep.tasks.records import CompileFacts
 
 _ERROR = re.compile(r"^[ \t]*\[ERROR\] \[Qnn ExecuTorch\]:[ \t]*(?:<E>[ \t]*)?(.*)", re.MULTILINE)
+_PLACE = re.compile(r"^\w+\.cc:\d+:+(?:ERROR:)?\s*")
 _COLUMNS = ("spill_bytes", "fill_bytes", "write_total_bytes", "read_total_bytes")
 _FACT = re.compile(rf"^({'|'.join(_COLUMNS)})\s*=\s*(\d+)\s*$", re.MULTILINE)
 
 
+def every_error(log: str) -> list[str]:
+    """Return the compiler's error messages in the order of the log, without times, logger names and source lines."""
+    messages = (_PLACE.sub("", message.strip()) for message in _ERROR.findall(log))
+    return [message for message in messages if message]
+
+
 def errors(log: str) -> list[str]:
-    """Return the compiler's error messages in the order of the log, without times, logger names and duplicates."""
-    messages = (message.strip() for message in _ERROR.findall(log))
-    return list(dict.fromkeys(message for message in messages if message))
+    """Return the compiler's error messages without duplicates; see `every_error`."""
+    return list(dict.fromkeys(every_error(log)))
 
 
 def compile_facts(log: str) -> tuple[CompileFacts, ...]:

@@ -1,6 +1,7 @@
 """What the message of a failed compilation says: the compiler's informative line, the nodes and the user's lines."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -14,22 +15,31 @@ from qnnsweep.tasks.toolchain.nodes import target_name
 _CONSEQUENCES = re.compile(
     "Failed to generate Qnn context binary|Context binary size calculation failed|Failed to get serialized binary|"
     "Failed to get context binary size|Can't determine the size of graph binary|QnnBackend_validateOpConfig failed|"
-    "Failed to validate op|Failed to finalize Qnn Graph|Op specific validation failed"
+    "Failed to validate op|Failed to finalize Qnn Graph|Op specific validation failed|[Gg]raph prepare failed|"
+    "Failed to finalize graph|Fail to compile QNN graph|const evaluation failed|preparation failed with err"
 )
 """Messages that only say that something failed."""
 _NO_INPUTS = "No graph inputs present"
-_NAMED = 3
+_WORD = re.compile(r"\w+")
+_NAMED, _LAST_ERRORS = 3, 5
+
+
+def named_nodes(messages: Sequence[str], graph: Sequence[Node]) -> list[tuple[Node, int]]:
+    """Return the nodes of a graph that messages of the compiler name, the most frequent first, each with its count."""
+    words = Counter(word for message in messages for word in _WORD.findall(message))
+    return sorted(((node, words[node.name]) for node in graph if node.name in words), key=lambda pair: -pair[1])
 
 
 def failure_text(error: str, messages: Sequence[str], graph: Sequence[Node], soc: SocConfig) -> str:
     """Return why a compilation failed; its first line is enough to act on.
 
-    `error`: what ExecuTorch raised. `messages`: of the compiler. `graph`: the calls of the subgraph that was compiled
-    last, with their quantization; empty if none was.
+    `error`: what ExecuTorch raised. `messages`: of the compiler, with repetitions. `graph`: the calls of the subgraph
+    that was compiled last, with their quantization; empty if none was.
     """
     said = next((message for message in messages if not _CONSEQUENCES.search(message)), None)
-    named = [node for node in graph if any(re.search(rf"\b{re.escape(node.name)}\b", text) for text in messages)]
-    where = _described(named or graph)
+    named = named_nodes(messages, graph)
+    nodes = [node for node, count in named if count == named[0][1]] or graph
+    where = _described(nodes)
     if said is not None and _NO_INPUTS in said:
         lines, names = _lines(graph), _names(graph)
         first = (
@@ -37,9 +47,8 @@ def failure_text(error: str, messages: Sequence[str], graph: Sequence[Node], soc
             f"compute it once in __init__ and register it as a buffer ({said}; {names})"
         )
     else:
-        reasons = [*_rules(named or graph, soc), said or error]
-        first = f"{'; '.join(reasons)}{f', in the subgraph of {where}' if where else ''}"
-    return "\n".join([first, error, *messages])
+        first = f"{'; '.join([*_rules(nodes, soc), said or error])}{f', in the subgraph of {where}' if where else ''}"
+    return "\n".join([first, error, *list(dict.fromkeys(messages))[-_LAST_ERRORS:]])
 
 
 def _rules(graph: Sequence[Node], soc: SocConfig) -> Iterator[str]:
