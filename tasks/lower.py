@@ -8,6 +8,7 @@ from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.errors import ProgramDiffers, RequestError, ToolchainError
 from qnnsweep.tasks.records import (
+    Blob,
     CompilerRefusal,
     DebugProgram,
     LoweredProgram,
@@ -35,13 +36,20 @@ def lower(
 
     Everything that does not depend on the SoC is computed once for all SoCs that are lowered at the same time. If the
     compiler crashes, the compilation is repeated without the debug and the profile program. Raises ToolchainError if
-    the toolchain fails, and ProgramDiffers if the program is not the requested one.
+    the toolchain fails, with what compiles instead if the compiler refused the program, and ProgramDiffers if the
+    program is not the requested one.
     """
     scheme, kind = options.scheme, options.kind
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
     names = quantized.model.name, scheme.name, kind
     with workers.zygote(digest(shared), "edge", entrypoints.edge_models, *shared, store, subject=names) as edge:
-        lowered = _compile(edge, quantized, soc, options, store, workers)
+        lowered = _compile(edge, quantized, soc, options, store)
+    if isinstance(lowered, tuple):  # the edge programs, which need memory, are gone before others are tried
+        refusal, log = lowered
+        first, *more = refusal.text.splitlines()
+        compiles = _what_compiles(refusal.nodes, quantized, soc, options, store, workers.reporting(lambda: None))
+        text = "\n".join([f"lower failed: RuntimeError: {first}{compiles}", *more])
+        raise ToolchainError(text, stage="lower", cause="RuntimeError", log=log.sha256)
     return confirm(lowered, scheme, kind, soc, workers.identity)
 
 
@@ -69,17 +77,14 @@ def confirm(
 
 
 def _compile(
-    edge: SharedZygote,
-    quantized: QuantizedModel,
-    soc: SocConfig | None,
-    options: LoweringOptions,
-    store: Store,
-    workers: WorkerPool,
-) -> LoweredProgram:
+    edge: SharedZygote, quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions, store: Store
+) -> LoweredProgram | tuple[CompilerRefusal, Blob]:
     subject = (*edge.zygote.subject, soc.name) if soc else edge.zygote.subject
     arguments = (quantized.model, soc)
     try:
         result = edge.call("lower", entrypoints.lower_unless_refused, *arguments, options, store, subject=subject)
+        if isinstance(result.value, CompilerRefusal):
+            return result.value, result.log
         lowered = result.value
     except ToolchainError as error:
         if not (options.dump_operators or options.profile_level) or error.signal is None:
@@ -94,11 +99,6 @@ def _compile(
             for method in result.value.methods
         )
         lowered = replace(result.value, methods=tuple(methods))
-    if isinstance(lowered, CompilerRefusal):
-        first, *more = lowered.text.splitlines()
-        compiles = _what_compiles(lowered.nodes, quantized, soc, options, store, workers.reporting(lambda: None))
-        text = "\n".join([f"lower failed: RuntimeError: {first}{compiles}", *more])
-        raise ToolchainError(text, stage="lower", cause="RuntimeError", log=result.log.sha256)
     calls = (
         StageCall(stage="edge", seconds=edge.zygote.seconds),
         StageCall(stage="lower", seconds=result.seconds, log=result.log),
