@@ -22,6 +22,9 @@ _AT_ONE: dict[Cause, str] = {
     "overflow": "float16 overflow in {}",
     "device": "device arithmetic in {}",
 }
+_ELEMENTWISE = ("aten.add.", "aten.sub.", "aten.mul.", "aten.div.", "aten.maximum.", "aten.minimum.", "aten.where.")
+"""Operators whose constants nobody calls weights."""
+_OF_CONSTANT = "the rounded constant of {}"
 _AT_SEVERAL: dict[Cause, str] = {
     **_AT_ONE,
     "bias": "biases of {} that do not fit their grids",
@@ -89,7 +92,10 @@ class _Words:
             self._named = first.operator
             if place == "it" and total.cause == "resolution":
                 return f"its grid{_in_brackets(self._use(first))}"
-            phrase = _AT_ONE[total.cause].format(place)
+            is_constant = total.cause == "weights" and self._targets.get(first.operator or "", "").startswith(
+                _ELEMENTWISE
+            )
+            phrase = (_OF_CONSTANT if is_constant else _AT_ONE[total.cause]).format(place)
             return phrase + (_in_brackets(self._use(first)) if total.cause == "resolution" else "")
         targets = {self._targets.get(share.operator or "", "input") for share in counted}
         noun = plural_noun(next(iter(targets)) if len(targets) == 1 else None)

@@ -93,6 +93,11 @@ def test_one_operator_stands_for_its_cause_and_for_the_next_cause(planned: Reque
     assert diagnosed_causes(planned, comparison) == "clipping in `head` 72 %, its grid 19 %, rest 9 %"
 
 
+def test_a_constant_that_is_added_is_not_called_weights(planned: Request) -> None:
+    comparison = replace(additions(2), budget=(*totals(weights=1.0), share("weights", 1.0, "add_0", "head")))
+    assert diagnosed_causes(planned, comparison) == "the rounded constant of `head` 100 %"
+
+
 def test_of_several_grids_that_are_hardly_used_the_first_one_has_the_number_of_codes(planned: Request) -> None:
     shares = [share("resolution", 0.25, f"add_{number}", f"layers.{number}") for number in range(2)]
     comparison = replace(additions(2, range_used=0.001, codes_used=3), budget=(*totals(resolution=1.0), *shares))
