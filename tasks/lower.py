@@ -133,9 +133,9 @@ def _what_compiles(
         except (RequestError, ToolchainError) as error:
             refused = str(error)
         if refused is None:
-            return f"; tried: it compiles with `{words}`"
-        failed.append(f"`{words}`")
-    return f"; tried: it does not compile with {', '.join(failed)}" if failed else ""
+            return f"; tried: it compiles with {words}"
+        failed.append(words)
+    return f"; tried: it does not compile with {', or with '.join(failed)}" if failed else ""
 
 
 def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions) -> object:

@@ -15,7 +15,7 @@ OTHER_SCHEMES = (
 
 
 def changes(nodes: Sequence[str], scheme: SchemeConfig) -> Iterator[tuple[str, SchemeConfig]]:
-    """Yield the changes to try, each with its words on the command line: one operator on the CPU, then other schemes.
+    """Yield the changes to try, each in words with its key: one operator on the CPU, then other schemes.
 
     `nodes`: those of the exported program that the compiler's messages are about. Nothing is tried for a scheme with
     overrides: a search, or a user who knows the operators, chose it.
@@ -25,7 +25,10 @@ def changes(nodes: Sequence[str], scheme: SchemeConfig) -> Iterator[tuple[str, S
     if scheme.precision is Precision.quantized:
         for node in nodes[:_MOST_OPERATORS]:
             override = SchemeOverride(node=node, precision=OverridePrecision.cpu)
-            yield f"scheme.overrides=[{{node: {node}, precision: cpu}}]", replace(scheme, overrides=[override])
+            yield (
+                f"one operator on the CPU, `scheme.overrides=[{{node: {node}, precision: cpu}}]`",
+                replace(scheme, overrides=[override]),
+            )
     for other in OTHER_SCHEMES:
         if (other.precision, other.quant_dtype) != (scheme.precision, scheme.quant_dtype):
-            yield f"scheme={other.name}", other
+            yield f"`scheme={other.name}`", other
