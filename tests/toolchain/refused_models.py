@@ -48,13 +48,12 @@ class SumsABag(torch.nn.Module):
         return self.bag((x.flatten(1) * 3).long())
 
 
-class VisionTransformer:
-    """One layer of torchvision's. In 16 bits, the compiler refuses the addition behind its attention."""
-
-    def __new__(cls) -> Any:
-        return torchvision().models.VisionTransformer(
-            image_size=224, patch_size=16, num_layers=1, num_heads=4, hidden_dim=64, mlp_dim=128
-        )
+def vision_transformer() -> Any:
+    """Return one layer of torchvision's. In 16 bits, the compiler refuses the addition behind its attention."""
+    package: Any = torchvision()
+    return package.models.VisionTransformer(
+        image_size=224, patch_size=16, num_layers=1, num_heads=4, hidden_dim=64, mlp_dim=128
+    )
 
 
 def build(kind: str) -> torch.nn.Module:

@@ -67,12 +67,12 @@ def test_constants_that_the_transforms_make_of_an_assignment_are_folded(resource
 def test_the_operator_that_the_compiler_cannot_place_is_named_with_a_change_that_compiles(resources: Resources) -> None:
     words, shape = ("scheme=16a8w", "soc=SM8650"), (1, 3, 224, 224)
     with pytest.raises(ToolchainError) as raised:
-        compiled(resources, "VisionTransformer", *words, shape=shape)
+        compiled(resources, "vision_transformer", *words, shape=shape)
     first = str(raised.value).splitlines()[0]
     said, _, change = first.partition("; tried: it compiles with one operator on the CPU, ")
     assert said.startswith("lower failed: RuntimeError: could not create op: q::Add.tcm, in the subgraph of aten_add_")
     assert "`return x + y` (vision_transformer.py:" in said
-    _, lowered = compiled(resources, "VisionTransformer", *words, change.strip("`"), shape=shape)
+    _, lowered = compiled(resources, "vision_transformer", *words, change.strip("`"), shape=shape)
     (method,) = lowered.methods
     assert [
         operator.target for operator in method.operators if operator.subgraph is None and not operator.constant
