@@ -119,9 +119,11 @@ def _what_compiles(
     `nodes`: those that the compiler's messages are about. The search ends with the first change that compiles. Nothing
     is tried for models with several methods or with states, and no quantized scheme without calibration samples.
     """
+    exported, kind = quantized.methods[0].exported, options.kind
+    if quantized.model.driven is not None or exported.method is not None:
+        return ""
     failed: list[str] = []
-    (exported, *others), kind = [method.exported for method in quantized.methods], options.kind
-    for words, changed in changes(nodes, options.scheme) if not others and exported.method is None else ():
+    for words, changed in changes(nodes, options.scheme):
         is_possible = exported.calibration is not None or changed.precision is not Precision.quantized
         if not is_possible or excluded_scheme(kind, soc, changed) is not None:
             continue

@@ -23,7 +23,7 @@ _AT_ONE: dict[Cause, str] = {
     "device": "device arithmetic in {}",
 }
 _ELEMENTWISE = ("aten.add.", "aten.sub.", "aten.mul.", "aten.div.", "aten.maximum.", "aten.minimum.", "aten.where.")
-"""Operators whose constants nobody calls weights."""
+"""The operators whose constants are addends, factors or bounds, which nobody calls weights."""
 _OF_CONSTANT = "the rounded constant of {}"
 _AT_SEVERAL: dict[Cause, str] = {
     **_AT_ONE,
@@ -92,9 +92,8 @@ class _Words:
             self._named = first.operator
             if place == "it" and total.cause == "resolution":
                 return f"its grid{_in_brackets(self._use(first))}"
-            is_constant = total.cause == "weights" and self._targets.get(first.operator or "", "").startswith(
-                _ELEMENTWISE
-            )
+            target = self._targets.get(first.operator or "", "")
+            is_constant = total.cause == "weights" and target.startswith(_ELEMENTWISE)
             phrase = (_OF_CONSTANT if is_constant else _AT_ONE[total.cause]).format(place)
             return phrase + (_in_brackets(self._use(first)) if total.cause == "resolution" else "")
         targets = {self._targets.get(share.operator or "", "input") for share in counted}

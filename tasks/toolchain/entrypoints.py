@@ -113,20 +113,21 @@ def lower_model(
 def lower_unless_refused(
     methods: Sequence["EdgeModel"], model: ModelFacts, soc: SocConfig | None, options: LoweringOptions, store: Store
 ) -> LoweredProgram | CompilerRefusal:
-    """Return the refusal if the delegate's compiler refuses a graph."""
-    from qnnsweep.tasks.toolchain import elsewhere
+    from qnnsweep.tasks.toolchain import lower
+    from qnnsweep.tasks.toolchain.nodes import naming_nodes
 
-    return elsewhere.unless_refused(lambda: lower_model(methods, model, soc, options, store), methods)
+    with naming_nodes():
+        return lower.lower_unless_refused(methods, model, soc, options, store)
 
 
 def why_refused(
     exported: ExportedMethod, scheme: SchemeConfig, kind: str, soc: SocConfig | None, store: Store
 ) -> str | None:
-    from qnnsweep.tasks.toolchain import elsewhere
+    from qnnsweep.tasks.toolchain import trial
     from qnnsweep.tasks.toolchain.nodes import naming_nodes
 
     with naming_nodes():
-        return elsewhere.why_refused(exported, scheme, kind, soc, store)
+        return trial.why_refused(exported, scheme, kind, soc, store)
 
 
 def debug_program(

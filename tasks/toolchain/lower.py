@@ -16,13 +16,13 @@ from executorch.exir.backend.utils import format_delegated_graph
 from torch.export import ExportedProgram
 
 from qnnsweep.conf.schema import SocConfig
-from qnnsweep.tasks.errors import ToolchainError
-from qnnsweep.tasks.records import Blob, LoweredMethod, LoweredProgram, ModelFacts, TensorSpec
+from qnnsweep.tasks.errors import ToolchainError, raise_shortage
+from qnnsweep.tasks.records import Blob, CompilerRefusal, LoweredMethod, LoweredProgram, ModelFacts, TensorSpec
 from qnnsweep.tasks.records.debugged import joined
 from qnnsweep.tasks.records.keys import tensor_key, tensor_name
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.backends.compiler import Compiler
+from qnnsweep.tasks.toolchain.backends.compiler import CompilationRefused, Compiler
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.compile import Compiled, compile_edge, compile_methods
 from qnnsweep.tasks.toolchain.debug_program import debug_program
@@ -65,6 +65,22 @@ def lower_model(
         bundled_program=bundled,
         methods=tuple(methods),
     )
+
+
+def lower_unless_refused(
+    models: Sequence[EdgeModel], facts: ModelFacts, soc: SocConfig | None, options: LoweringOptions, store: Store
+) -> LoweredProgram | CompilerRefusal:
+    """Compile the programs for one SoC, or return the compiler's refusal with the nodes that its messages are about.
+
+    Raises MachineFault if the compiler failed for lack of memory, disk space, descriptors or threads.
+    """
+    try:
+        return lower_model(models, facts, soc, options, store)
+    except CompilationRefused as error:
+        raise_shortage(error)
+        sources = {operator.name: operator.source_nodes for model in models for operator in model.operators}
+        found = (sources[name][-1] for name in error.suspects if sources.get(name))
+        return CompilerRefusal(text=str(error), nodes=tuple(dict.fromkeys(found)))
 
 
 def _shipping(compiler: Compiler, models: Sequence[EdgeModel], *, keep: bool) -> list[Compiled]:

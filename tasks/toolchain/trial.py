@@ -11,11 +11,11 @@ from dataclasses import replace
 from executorch.exir import EdgeProgramManager
 
 from qnnsweep.conf.schema import SocConfig
-from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
-from qnnsweep.tasks.records import LoweredMethod, Operator
+from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
+from qnnsweep.tasks.records import ExportedMethod, LoweredMethod, Operator
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
-from qnnsweep.tasks.toolchain.compile import try_delegation
+from qnnsweep.tasks.toolchain.compile import Unavailable, try_compile, try_delegation
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.edge import edge_program, output_noise
 from qnnsweep.tasks.toolchain.overridden import has_precision, select_only
@@ -23,6 +23,7 @@ from qnnsweep.tasks.toolchain.quantize import input_names, quantized_program
 from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
 from qnnsweep.tasks.toolchain.reference.graph import graph_of
 from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator_table
+from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
 _REST_ON_CPU = SchemeOverride(node="*", precision=OverridePrecision.cpu)
@@ -71,6 +72,21 @@ def try_scheme(
         return noise, None
     names = {operators[index].name for index in _changed(before.operators, operators, scheme, changed)}
     return noise, _refusal(before, edge, names, changed, kind, soc) if names else None
+
+
+def why_refused(
+    exported: ExportedMethod, scheme: SchemeConfig, kind: str, soc: SocConfig | None, store: Store
+) -> str | None:
+    """Return why a method without states cannot be compiled with a scheme; None if its shipping program can.
+
+    Raises RequestError for an override that does not fit the program.
+    """
+    make_deterministic()
+    compiler = backend_of(kind).compiler(scheme, soc)
+    is_float = scheme.precision is not Precision.quantized
+    program = load_program(store, exported.program) if is_float else quantized_program(exported, scheme, kind, store)
+    compiled = try_compile(compiler, edge_program(compiler, program, exported.name), exported.name, debug=False)
+    return compiled.reason if isinstance(compiled, Unavailable) else None
 
 
 def _designed(

@@ -49,7 +49,7 @@ class SumsABag(torch.nn.Module):
 
 
 def vision_transformer() -> Any:
-    """Return one layer of torchvision's. In 16 bits, the compiler refuses the addition behind its attention."""
+    """Return a vision transformer with one layer, whose addition behind the attention is refused in 16 bits."""
     package: Any = torchvision()
     return package.models.VisionTransformer(
         image_size=224, patch_size=16, num_layers=1, num_heads=4, hidden_dim=64, mlp_dim=128

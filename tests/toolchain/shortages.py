@@ -108,6 +108,16 @@ def pass_of_executorch() -> object:
         return compilation.try_compile(None, None, "forward", debug=True)  # type: ignore[arg-type]
 
 
+def refused_program() -> object:
+    """Lower with a compiler that has no memory, and says so in its messages alone."""
+    from qnnsweep.tasks.toolchain import lower
+    from qnnsweep.tasks.toolchain.backends.compiler import CompilationRefused
+
+    refused = CompilationRefused("Failed to generate Qnn context binary.\nstd::bad_alloc", ())
+    with mock.patch.object(lower, "lower_model", side_effect=refused):
+        return lower.lower_unless_refused([], None, None, None, None)  # type: ignore[arg-type]
+
+
 def mistaken_inputs() -> object:
     import torch
 

@@ -42,6 +42,7 @@ ALLOCATIONS = [
 ]
 OTHERS = {
     shortages.program_of_a_case: "RuntimeError: the shipping program: [enforce fail at alloc_cpu.cpp",
+    shortages.refused_program: "CompilationRefused: Failed to generate Qnn context binary.",
     shortages.array_of_numpy: "MemoryError: Unable to allocate 1.00 PiB",
     shortages.thread: "RuntimeError: can't start new thread",
     shortages.file_of_a_model: "OSError: [Errno 24] Too many open files",

@@ -34,10 +34,10 @@ from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
 from qnnsweep.tasks.records import DelegatedNode, ExpectedTensor, Quantization
 from qnnsweep.tasks.records.keys import METHOD
-from qnnsweep.tasks.toolchain.backends.compiler import CompilationRefused, Compiler, DelegationLog
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors, every_error
 from qnnsweep.tasks.toolchain.backends.qnn.elements import has_float_activations, needs_floats
-from qnnsweep.tasks.toolchain.backends.qnn.failures import failure_text, named_nodes
+from qnnsweep.tasks.toolchain.backends.qnn.failures import refusal
 from qnnsweep.tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
 from qnnsweep.tasks.toolchain.backends.qnn.linears import only_selected
 from qnnsweep.tasks.toolchain.backends.qnn.quantizer import quantizer_of
@@ -108,9 +108,7 @@ class QnnCompiler(Compiler):
         except AssertionError as error:
             # Where QNN fails, ExecuTorch raises AssertionError. Only the compiler's own messages say why QNN failed.
             messages = every_error(output_since(max(start, log.compiling_since)))
-            suspects = [node.name for node, _ in named_nodes(messages, log.compiling)]
-            text = failure_text(str(error), messages, log.compiling, self._soc)
-            raise CompilationRefused(text, suspects) from error
+            raise refusal(str(error), messages, log.compiling, self._soc) from error
         log.compile_facts.extend(compile_facts(output_since(start)))
 
     def qparams(self, node: Node) -> Quantization | None:

@@ -9,6 +9,7 @@ from torch.fx import Node
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.records.source_lines import line_in_words
+from qnnsweep.tasks.toolchain.backends.compiler import CompilationRefused
 from qnnsweep.tasks.toolchain.backends.qnn.limits import OPERATOR_RULES
 from qnnsweep.tasks.toolchain.nodes import target_name
 
@@ -24,22 +25,15 @@ _WORD = re.compile(r"\w+")
 _NAMED, _LAST_ERRORS = 3, 5
 
 
-def named_nodes(messages: Sequence[str], graph: Sequence[Node]) -> list[tuple[Node, int]]:
-    """Return the nodes of a graph that messages of the compiler name, the most frequent first, each with its count."""
-    words = Counter(word for message in messages for word in _WORD.findall(message))
-    return sorted(((node, words[node.name]) for node in graph if node.name in words), key=lambda pair: -pair[1])
-
-
-def failure_text(error: str, messages: Sequence[str], graph: Sequence[Node], soc: SocConfig) -> str:
-    """Return why a compilation failed; its first line is enough to act on.
+def refusal(error: str, messages: Sequence[str], graph: Sequence[Node], soc: SocConfig) -> CompilationRefused:
+    """Return why a compilation failed; the first line of the text is enough to act on.
 
     `error`: what ExecuTorch raised. `messages`: of the compiler, with repetitions. `graph`: the calls of the subgraph
     that was compiled last, with their quantization; empty if none was.
     """
+    words = Counter(word for message in messages for word in _WORD.findall(message))
+    suspects = sorted((node for node in graph if node.name in words), key=lambda node: -words[node.name])
     said = next((message for message in messages if not _CONSEQUENCES.search(message)), None)
-    named = named_nodes(messages, graph)
-    nodes = [node for node, count in named if count == named[0][1]] or graph
-    where = _described(nodes)
     if said is not None and _NO_INPUTS in said:
         lines, names = _lines(graph), _names(graph)
         first = (
@@ -47,8 +41,11 @@ def failure_text(error: str, messages: Sequence[str], graph: Sequence[Node], soc
             f"compute it once in __init__ and register it as a buffer ({said}; {names})"
         )
     else:
+        nodes = [node for node in suspects if words[node.name] == words[suspects[0].name]] or graph
+        where = _described(nodes)
         first = f"{'; '.join([*_rules(nodes, soc), said or error])}{f', in the subgraph of {where}' if where else ''}"
-    return "\n".join([first, error, *list(dict.fromkeys(messages))[-_LAST_ERRORS:]])
+    text = "\n".join([first, error, *list(dict.fromkeys(messages))[-_LAST_ERRORS:]])
+    return CompilationRefused(text, [node.name for node in suspects])
 
 
 def _rules(graph: Sequence[Node], soc: SocConfig) -> Iterator[str]:
