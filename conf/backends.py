@@ -81,7 +81,10 @@ class PlannedBackend(Protocol):
 
     @property
     def simulating_runners(self) -> Collection[RunnerKind]:
-        """Those of `runners` that simulate the accelerator. Their times say nothing about a device."""
+        """Those of `runners` that simulate the accelerator, unless a device with an SoC runs its own.
+
+        Times of a simulation say nothing about a device. ExecuTorch's Python runner is for x86_64 only.
+        """
         ...
 
     @property

@@ -105,7 +105,8 @@ def _device(device: DeviceConfig) -> Iterator[RequestError]:
         problem = "an absolute path of at least two names that only qnnsweep uses, such as /data/local/tmp/qnnsweep"
         yield _error("device.work_folder", device.work_folder, problem)
     if remote and not native and not device.python:
-        yield _error("device.python", device.python, "the Python with executorch on the device")
+        package = "onnxruntime-qnn" if device.runner is RunnerKind.onnxruntime else "executorch"
+        yield _error("device.python", device.python, f"the Python with {package} on the device")
     if native and device.native_folder is None:
         yield _error("device.native_folder", None, "the folder of a build with qnn_executor_runner in it")
     if native and device.soc is None:

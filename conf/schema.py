@@ -46,10 +46,15 @@ class TransportKind(Enum):
 
 
 class RunnerKind(Enum):
-    """The program that executes a cell: qnnsweep's Python runner, for x86_64 hosts, or ExecuTorch's native runner."""
+    """The program that executes a cell.
+
+    It is qnnsweep's Python runner with ExecuTorch, for x86_64 hosts, ExecuTorch's native runner, or qnnsweep's Python
+    runner with ONNX Runtime, for a machine with the package onnxruntime-qnn.
+    """
 
     python = "python"
     native = "native"
+    onnxruntime = "onnxruntime"
 
 
 class PerformanceMode(Enum):

@@ -21,20 +21,27 @@ from qnnsweep.tasks.records import (
     LaunchedMethod,
     LoweredMethod,
     LoweredProgram,
+    OnnxRuntime,
     Place,
     PlannedStep,
     WorstCheck,
 )
-from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.records.keys import METHOD, tensor_key
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import runner
+from qnnsweep.tasks.toolchain.ort.archive import onnx_runner
+from qnnsweep.tasks.toolchain.ort.parts import parts_of
 
 _PER_FILE_BYTES = 4096
 
 
-def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> Bundle:
-    """Store all files that a device needs: the runner, the programs, one raw file per input, and the input lists."""
+def bundle(lowered: LoweredProgram, measure: MeasureConfig, with_onnxruntime: bool = False, *, store: Store) -> Bundle:
+    """Store all files that a device needs: the runner, the programs, one raw file per input, and the input lists.
+
+    `with_onnxruntime`: whether a device of the cell has ONNX Runtime. Raises EvidenceError if a program cannot be
+    divided into parts for it.
+    """
     program, driven = store.put_file(Path(runner.__file__)), lowered.model.driven
     blobs, launches, checks = [program], list[Launch](), list[WorstCheck]()
     if driven is not None:
@@ -61,7 +68,26 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, *, store: Store) -> 
         )
         checks.append(WorstCheck(outputs_eager=exported.outputs_eager, choosable=method.choosable, debug=again))
     blobs += [blob for launch in launches for blob in (launch.program, launch.input_list)]
-    return Bundle(runner=program, blobs=tuple(dict.fromkeys(blobs)), launches=tuple(launches), checks=tuple(checks))
+    return Bundle(
+        runner=program,
+        blobs=tuple(dict.fromkeys(blobs)),
+        launches=tuple(launches),
+        checks=tuple(checks),
+        onnxruntime=_for_onnxruntime(lowered, store) if with_onnxruntime else None,
+    )
+
+
+def _for_onnxruntime(lowered: LoweredProgram, store: Store) -> OnnxRuntime:
+    """Store the runner for ONNX Runtime, and the parts of every program."""
+    named = [(method, method.exported.method or METHOD) for method in lowered.methods]
+    programs = {lowered.program: {name: method.facts for method, name in named}} | {
+        debug.program: {name: debug.facts}
+        for method, name in named
+        for debug in method.debug_programs
+        if debug.program is not None and debug.facts is not None
+    }
+    parts = (parts_of(program, facts, store) for program, facts in programs.items())
+    return OnnxRuntime(runner=store.put_bytes(onnx_runner()), parts=tuple(parts))
 
 
 def _plan(lowered: LoweredProgram, driven: Driven, store: Store) -> tuple[Blob, list[Blob]]:
@@ -198,12 +224,13 @@ def _input_list(store: Store, rows: list[list[str]]) -> Blob:
     return store.put_bytes("".join(" ".join(row) + "\n" for row in rows).encode())
 
 
-def _key_inputs(lowered: LoweredProgram, measure: MeasureConfig) -> object:
+def _key_inputs(lowered: LoweredProgram, measure: MeasureConfig, with_onnxruntime: bool = False) -> object:
     """Return the source of the runner, and those parts of the arguments that the stage reads."""
     return (
         (lowered.program, lowered.model.driven, [_read_of(method) for method in lowered.methods]),
         (measure.iterations, measure.warm_up, measure.performance_mode, measure.debug_buffer_bytes),
         Path(runner.__file__).read_text(encoding="utf-8"),
+        _onnx_runner_sha256() if with_onnxruntime else None,
     )
 
 
@@ -224,6 +251,9 @@ def _read_of(lowered: LoweredMethod) -> object:
 
 def _has_this_runner(bundle: Bundle) -> bool:
     """Return whether a bundle has the runner of this installation, and no other program that a device would execute."""
+    other = bundle.onnxruntime
+    if other is not None and other.runner.sha256 != _onnx_runner_sha256():
+        return False
     return bundle.runner.sha256 == _runner_sha256()
 
 
@@ -232,4 +262,9 @@ def _runner_sha256() -> str:
     return hashlib.sha256(Path(runner.__file__).read_bytes()).hexdigest()
 
 
-bundle_task = stage(bundle, version=5, key_inputs=_key_inputs, accepts=_has_this_runner)
+@cache
+def _onnx_runner_sha256() -> str:
+    return hashlib.sha256(onnx_runner()).hexdigest()
+
+
+bundle_task = stage(bundle, version=6, key_inputs=_key_inputs, accepts=_has_this_runner)

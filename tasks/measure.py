@@ -47,13 +47,14 @@ def measure(
     while True:
         with farm.lease(devices, soc) as device:
             try:
+                sent = bundle.for_onnxruntime() if device.config.runner is RunnerKind.onnxruntime else bundle
                 with step("deploy"):
-                    deployment = deploy(bundle, device=device, store=store)
+                    deployment = deploy(sent, device=device, store=store)
                 with step("execute"):
                     execution = execute(deployment, device=device, store=store)
                 with step("collect"):
                     capture = collect(execution, device=device, store=store)
-                    capture = _with_further_samples(capture, bundle, device, store)
+                    capture = _with_further_samples(capture, sent, device, store)
                 return replace(capture, measured_run=run_id)
             except DeviceError as error:
                 farm.quarantine(device.name, error)

@@ -23,7 +23,7 @@ from qnnsweep.conf.names import (
     OperatorReference,
 )
 from qnnsweep.conf.plan import PlannedCell
-from qnnsweep.conf.schema import MeasureConfig, Request, Reuse, SocConfig
+from qnnsweep.conf.schema import MeasureConfig, Request, Reuse, RunnerKind, SocConfig
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.flows.forecasts.costs import StageWork, stages_of, work_label
 from qnnsweep.tasks.bundle import bundle_task
@@ -140,12 +140,14 @@ class Graph:
     def _measured(self, request: Request, lowered: Submission) -> dict[str, Submission]:
         """Submit the stages of a cell that follow the lowered program."""
         soc, workers = _soc(request), self._resources.workers_of(request)
-        bundle = self._submit(bundle_task, request, lowered, request.measure)
+        devices = tuple(device for device in request.devices if can_run_on(device, request))
+        with_onnxruntime = any(device.runner is RunnerKind.onnxruntime for device in devices)
+        bundle = self._submit(bundle_task, request, lowered, request.measure, with_onnxruntime)
         capture = self._submit(
             measure_task,
             request,
             bundle,
-            tuple(device for device in request.devices if can_run_on(device, request)),
+            devices,
             soc,
             workers.identity,
             self._run_id,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qnnsweep.conf.schema import DeviceConfig, TransportKind
+from qnnsweep.conf.schema import DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.tasks.devices.adb import AdbTransport
 from qnnsweep.tasks.devices.local import LocalTransport, StartSupervisor
 from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, Transport
@@ -63,7 +63,8 @@ def open_device(
     """
     is_local = config.transport is TransportKind.local
     host_environment = host_environment if is_local else {}
-    can_fork = is_local and config.python in (None, sys.executable) and not config.environment
+    can_fork = is_local and config.runner is RunnerKind.python and config.python in (None, sys.executable)
+    can_fork = can_fork and not config.environment
     work_folder = config.work_folder or str(folder / "local")
     return Device(
         name=config.name,

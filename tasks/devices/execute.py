@@ -99,7 +99,7 @@ def _runner_command(
 ) -> tuple[list[str], Mapping[str, str]]:
     """Return the command line and the environment of the device's runner."""
     flags = runner_arguments(launch)
-    if device.config.runner is RunnerKind.python:
+    if device.config.runner is not RunnerKind.native:
         # -P: no module is imported from the folder of the runner's file, which is the folder of all blobs.
         return [device.python, "-P", blob_path(deployment.bundle.runner), *flags], device.environment
     native = {name: store.put_file(path) for name, path in device.native.items()}

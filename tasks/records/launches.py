@@ -1,6 +1,6 @@
 """The records of the stages from `bundle` to `measure`: what runs on a device, and what comes back."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qnnsweep.tasks.records.hints import Seconds
 from qnnsweep.tasks.records.stages import IDENTITY_NEUTRAL, IDENTITY_UNLESS_NONE, Blob, Place, TensorSpec
@@ -87,6 +87,23 @@ class WorstCheck:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """A program as the parts that ONNX Runtime executes; see `qnnsweep.tasks.toolchain.ort.parts`."""
+
+    program: Blob
+    description: Blob
+    files: tuple[Blob, ...]  # all files that the description names
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnnxRuntime:
+    """What a device with ONNX Runtime needs in place of the runner and the programs."""
+
+    runner: Blob
+    parts: tuple[Parts, ...]  # of every program
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Bundle:
     """The blobs that a device needs to run a cell, and the launches of the runner."""
 
@@ -94,6 +111,26 @@ class Bundle:
     blobs: tuple[Blob, ...]  # all blobs, including the runner, each once
     launches: tuple[Launch, ...]
     checks: tuple[WorstCheck, ...] = ()  # per method, in their order
+    # None if no device of the cell needs it.
+    onnxruntime: OnnxRuntime | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
+
+    def for_onnxruntime(self) -> "Bundle":
+        """Return the bundle of a device with ONNX Runtime. Its launches have the descriptions of programs."""
+        assert self.onnxruntime is not None, "a device of the cell has ONNX Runtime"
+        parts = {part.program: part for part in self.onnxruntime.parts}
+        replaced = {self.runner: (self.onnxruntime.runner,)} | {
+            program: (part.description, *part.files) for program, part in parts.items()
+        }
+
+        def divided(launch: Launch) -> Launch:
+            return replace(launch, program=parts[launch.program].description)
+
+        return Bundle(
+            runner=self.onnxruntime.runner,
+            blobs=tuple(dict.fromkeys(new for blob in self.blobs for new in replaced.get(blob, (blob,)))),
+            launches=tuple(map(divided, self.launches)),
+            checks=tuple(replace(check, debug=tuple(map(divided, check.debug))) for check in self.checks),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,6 +24,7 @@ class GraphTensor:
     shape: tuple[int, ...]
     scale: float | None  # of the whole tensor; None if the tensor is not quantized or is quantized per channel
     zero_point: int | None  # None where the scale is None
+    graph: str  # the name of the graph, which is that of the method
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

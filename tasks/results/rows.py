@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from qnnsweep.conf.backends import planned_backend
+from qnnsweep.conf.schema import RunnerKind
 from qnnsweep.tasks.errors import ProgramDiffers, RunnerFailed
 from qnnsweep.tasks.numerics.coverage import coverage
 from qnnsweep.tasks.numerics.ladder import worst_rung
@@ -207,9 +208,11 @@ def _timed_on(cell: CellResult) -> TimedOn | None:
     """Return what ran the programs of a cell that was measured."""
     if cell.capture is None:
         return None
-    runners = {device.name: device.runner for device in cell.request.devices}
-    runner = runners.get(cell.capture.device, cell.request.device.runner)
-    simulates = runner in planned_backend(cell.request.backend.kind).simulating_runners
+    devices = {device.name: device for device in cell.request.devices}
+    device = devices.get(cell.capture.device, cell.request.device)
+    if device.runner is RunnerKind.onnxruntime and device.soc is not None:
+        return "device"
+    simulates = device.runner in planned_backend(cell.request.backend.kind).simulating_runners
     return "simulator" if simulates else "device"
 
 

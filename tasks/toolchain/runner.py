@@ -1,4 +1,4 @@
-"""qnnsweep's runner for x86_64 hosts, with the command line and the files of ExecuTorch's `qnn_executor_runner`.
+"""qnnsweep's runner, with the command line and the files of ExecuTorch's `qnn_executor_runner`.
 
 It is copied to devices as a single file and started there as a program, so it imports nothing of qnnsweep.
 
@@ -16,13 +16,14 @@ With `--plan_path`, it runs sequences of steps whose outputs are inputs of later
 import argparse
 import importlib.util
 import json
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 Arrays = Sequence[Any]
 """NumPy arrays, in the order of the inputs or the outputs of a method."""
@@ -34,13 +35,86 @@ SCALAR_TYPES = {
 }  # fmt: skip
 
 
-def main() -> int:
+class Program(Protocol):
+    """A program in a runtime. Arrays are NumPy arrays."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None: ...
+
+    def methods(self) -> list[str]:
+        """Return the names of the methods, in the order of the program."""
+        ...
+
+    def inputs(self, method: str) -> Sequence[tuple[str, tuple[int, ...]]]:
+        """Return the dtype and the shape of each input of a method."""
+        ...
+
+    def prepared(self, method: str, inputs: Arrays) -> Callable[[], Any]:
+        """Return a function that runs a method once on `inputs`."""
+        ...
+
+    def arrays(self, answer: Any) -> Arrays:
+        """Return the outputs of an inference. `answer`: what the function of `prepared` returned."""
+        ...
+
+    def write_log(self) -> None:
+        """Write the times and the logged tensors of all inferences."""
+        ...
+
+
+class ExecutorchProgram:
+    """A program in ExecuTorch's runtime."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        reexec_with_qnn()
+        import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
+        import torch  # noqa: F401 - its libraries must be loaded before the runtime's
+
+        # `portable_lib` is avoided: to get one warning class, it imports all of ExecuTorch's compiler, which takes 4 s.
+        from executorch.extension.pybindings import _C
+
+        self._arguments = arguments
+        self._runtime = _C
+        self._module = _C._load_for_executorch(
+            arguments.model_path,
+            enable_etdump=True,
+            debug_buffer_size=arguments.debug_buffer_size if arguments.dump_intermediate_outputs else 0,
+        )
+
+    def methods(self) -> list[str]:
+        names: list[str] = self._module.method_names()
+        if len(names) == 1:
+            return names
+        # The module names its methods in no order; only the program has the order.
+        program = self._runtime._load_program(self._arguments.model_path)
+        return [program.get_method_name(index) for index in range(len(names))]
+
+    def inputs(self, method: str) -> Sequence[tuple[str, tuple[int, ...]]]:
+        meta = self._module.method_meta(method)
+        tensors = [meta.input_tensor_meta(index) for index in range(meta.num_inputs())]
+        return [(SCALAR_TYPES[tensor.dtype()], tuple(tensor.sizes())) for tensor in tensors]
+
+    def prepared(self, method: str, inputs: Arrays) -> Callable[[], Any]:
+        import torch
+
+        tensors = [torch.from_numpy(array) for array in inputs]
+        return lambda: self._module.run_method(method, tensors)
+
+    def arrays(self, answer: Any) -> Arrays:
+        return [tensor.contiguous().numpy() for tensor in answer]
+
+    def write_log(self) -> None:
+        arguments = self._arguments
+        debug_output = arguments.debug_output_path if arguments.dump_intermediate_outputs else ""
+        self._module.write_etdump_result_to_file(arguments.etdump_path, debug_output)
+
+
+def main(load: type[Program] = ExecutorchProgram) -> int:
     """Run the program on every line of the input list. Return 0. After an error, write it to stderr and return 1."""
     arguments = parse(sys.argv[1:])
     model = Path(arguments.model_path)
     listed = Path(arguments.input_list_path)
     outputs = Path(arguments.output_folder_path)
-    # These checks are first because the imports below take seconds.
+    # These checks are first because the imports of a runtime take seconds.
     if not model.is_file():
         return fail(f"no program at {model}")
     plan = None if arguments.plan_path is None else Path(arguments.plan_path)
@@ -51,63 +125,53 @@ def main() -> int:
     if not outputs.is_dir():
         return fail(f"no output folder at {outputs}")
 
-    reexec_with_qnn()
-    import executorch.kernels.quantized  # noqa: F401 - registers the quantize and dequantize kernels
-    import torch  # noqa: F401 - its libraries must be loaded before the runtime's
-
-    # `portable_lib` is avoided: to get one warning class, it imports all of ExecuTorch's compiler, which takes 4 s.
-    from executorch.extension.pybindings import _C
-
-    module = _C._load_for_executorch(
-        str(model),
-        enable_etdump=True,
-        debug_buffer_size=arguments.debug_buffer_size if arguments.dump_intermediate_outputs else 0,
-    )
+    program = load(arguments)
     say(f"Model file {model} is loaded.")
-    names = module.method_names()
     if plan is not None:
-        return run_plan(plan_of(plan.read_text()), module, arguments, outputs)
+        return run_plan(plan_of(plan.read_text()), program, arguments, outputs)
+    names = program.methods()
     if not 0 <= arguments.method_index < len(names):
         return fail(f"Method index {arguments.method_index} is too large: the program has {len(names)} methods")
-    # The module names its methods in no order; only the program has the order.
-    method = names[0] if len(names) == 1 else _C._load_program(str(model)).get_method_name(arguments.method_index)
-    meta = module.method_meta(method)
+    method = names[arguments.method_index]
+    specs = program.inputs(method)
     elapsed_ms: list[float] = []
     lines = listed.read_text().splitlines()
     for number, line in enumerate(line for line in lines if line.strip()):
         files = line.split(" ")
-        if len(files) != meta.num_inputs():
-            return fail(f"Number of inputs ({meta.num_inputs()}) mismatch with input files ({len(files)})")
-        inputs = [tensor_from(Path(file), meta.input_tensor_meta(index)) for index, file in enumerate(files)]
-        answer = run(module, method, inputs, arguments, elapsed_ms)
-        for index, tensor in enumerate(answer):
-            Path(outputs, f"output_{number}_{index}.raw").write_bytes(tensor.contiguous().numpy().tobytes())
-    finish(module, arguments, elapsed_ms)
+        if len(files) != len(specs):
+            return fail(f"Number of inputs ({len(specs)}) mismatch with input files ({len(files)})")
+        inputs = [array_from(Path(file), *spec) for file, spec in zip(files, specs, strict=True)]
+        answer = run(program, method, inputs, arguments, elapsed_ms)
+        for index, array in enumerate(answer):
+            Path(outputs, f"output_{number}_{index}.raw").write_bytes(array.tobytes())
+    finish(program, arguments, elapsed_ms)
     return 0
 
 
-def run(module: Any, method: str, inputs: list[Any], arguments: argparse.Namespace, elapsed_ms: list[float]) -> Any:
+def run(
+    program: Program, method: str, inputs: Arrays, arguments: argparse.Namespace, elapsed_ms: list[float]
+) -> Arrays:
     """Run a method, after its warm-ups, and return its last outputs. Print the time, and append it to `elapsed_ms`."""
+    infer = program.prepared(method, inputs)
     for _ in range(arguments.warm_up):
-        module.run_method(method, inputs)
-    answer: list[Any] = []
+        infer()
+    answer: Any = ()
     before = time.perf_counter()
     for _ in range(arguments.iteration):
-        answer = module.run_method(method, inputs)
+        answer = infer()
     took_ms = (time.perf_counter() - before) * 1000.0
     elapsed_ms.append(took_ms)
     say(f"{arguments.iteration} inference took {took_ms:f} ms, avg {took_ms / arguments.iteration:f} ms")
-    return answer
+    return program.arrays(answer)
 
 
-def finish(module: Any, arguments: argparse.Namespace, elapsed_ms: list[float]) -> None:
-    """Print the mean time, and write the module's log and its logged tensors."""
+def finish(program: Program, arguments: argparse.Namespace, elapsed_ms: list[float]) -> None:
+    """Print the mean time, and write the program's log and its logged tensors."""
     if elapsed_ms:
         average_ms = sum(elapsed_ms) / len(elapsed_ms)
         say(f"Total {len(elapsed_ms)} inference took {sum(elapsed_ms):f} ms, avg {average_ms:f} ms")
         Path(arguments.performance_output_path).write_text(f"{average_ms:g}")
-    debug_output = arguments.debug_output_path if arguments.dump_intermediate_outputs else ""
-    module.write_etdump_result_to_file(arguments.etdump_path, debug_output)
+    program.write_log()
 
 
 def plan_of(text: str) -> Any:
@@ -115,33 +179,29 @@ def plan_of(text: str) -> Any:
     return json.loads(text, object_hook=lambda fields: SimpleNamespace(**fields))
 
 
-def run_plan(plan: Any, module: Any, arguments: argparse.Namespace, outputs: Path) -> int:
+def run_plan(plan: Any, program: Program, arguments: argparse.Namespace, outputs: Path) -> int:
     """Run every step of a plan, and write the outputs of each step to `output_<sequence>_<step>_<index>.raw`."""
-    import torch
+    import numpy as np
 
     elapsed_ms: list[float] = []
-    metas = {method: module.method_meta(method) for method in module.method_names()}
+    specs = {method: program.inputs(method) for method in program.methods()}
 
     def read(method: str, index: int, file: str | None) -> Any:
-        meta = metas[method].input_tensor_meta(index)
-        if file is not None:
-            return tensor_from(Path(file), meta).numpy()
-        return torch.zeros(tuple(meta.sizes()), dtype=getattr(torch, SCALAR_TYPES[meta.dtype()])).numpy()
+        dtype, shape = specs[method][index]
+        return np.zeros(shape, dtype) if file is None else array_from(Path(file), dtype, shape)
 
     def call(place: tuple[int, int], step: Any, inputs: Arrays) -> Arrays:
         if step.dump:
             for index, array in enumerate(inputs):
                 Path("inputs_{}_{}_{}.raw".format(*place, index)).write_bytes(array.tobytes())
-        tensors = [torch.from_numpy(array) for array in inputs]
-        answer = run(module, step.method, tensors, arguments, elapsed_ms)
-        arrays = [tensor.contiguous().numpy() for tensor in answer]
+        arrays = run(program, step.method, inputs, arguments, elapsed_ms)
         for index, array in enumerate(arrays):
             Path(outputs, "output_{}_{}_{}.raw".format(*place, index)).write_bytes(array.tobytes())
         return arrays
 
     for _ in steps_of(plan, read, call):
         pass
-    finish(module, arguments, elapsed_ms)
+    finish(program, arguments, elapsed_ms)
     return 0
 
 
@@ -265,17 +325,17 @@ def flag(word: str) -> bool:
     raise argparse.ArgumentTypeError(f"{word!r} is neither true nor false")
 
 
-def tensor_from(file: Path, meta: Any) -> Any:
-    """Return a file's content as the tensor of an input. Exit with 1 if the file is missing or its size is wrong."""
-    import torch
+def array_from(file: Path, dtype: str, shape: tuple[int, ...]) -> Any:
+    """Return a file's content as the array of an input. Exit with 1 if the file is missing or its size is wrong."""
+    import numpy as np
 
     if not file.is_file():
         sys.exit(fail(f"no input at {file}"))
     data = bytearray(file.read_bytes())
-    if len(data) != meta.nbytes():
-        sys.exit(fail(f"Input {file} size mismatch. file bytes: {len(data)}, tensor bytes: {meta.nbytes()}"))
-    dtype = getattr(torch, SCALAR_TYPES[meta.dtype()])
-    return torch.frombuffer(data, dtype=dtype).reshape(tuple(meta.sizes()))
+    expected = math.prod(shape) * np.dtype(dtype).itemsize
+    if len(data) != expected:
+        sys.exit(fail(f"Input {file} size mismatch. file bytes: {len(data)}, tensor bytes: {expected}"))
+    return np.frombuffer(data, dtype).reshape(shape)
 
 
 def say(text: str) -> None:

@@ -29,8 +29,8 @@ _COUNT = re.compile(r"(?P<node>.+?)(?P<operator>[: ]OpId_\d+)? \((?P<unit>\w+)\)
 class Qnn(Backend):
     needs_soc = True
     socs = CHIPSETS
-    runners = (RunnerKind.python, RunnerKind.native)
-    simulating_runners = (RunnerKind.python,)
+    runners = (RunnerKind.python, RunnerKind.native, RunnerKind.onnxruntime)
+    simulating_runners = (RunnerKind.python, RunnerKind.onnxruntime)
     prepared_toolchains = True
     overrides = True
     rules = RULES

@@ -244,10 +244,15 @@ def _recording_tensors(overrides: Sequence[SchemeOverride], log: DelegationLog) 
 
 
 def _is_logged(node: Node, log: DelegationLog) -> bool:
-    """Return whether a debug program logs a node's value. An inserted node belongs to the value that it converts."""
+    """Return whether a debug program logs a node's value. An inserted node belongs to the value that it converts.
+
+    A constant that ExecuTorch makes up, such as the bias of an RMS norm, has neither a handle nor a source.
+    """
     if log.logged is None or is_graph_output(node):
         return True
     while node.op == "call_function" and handle_of(node) is None:
+        if not node.all_input_nodes:
+            return False
         node = node.all_input_nodes[0]
     return (handle_of(node) if node.op == "call_function" else None) in log.logged
 

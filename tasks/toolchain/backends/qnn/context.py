@@ -127,7 +127,7 @@ def read_context(processed: bytes, library: Path) -> ContextFacts:
 
 def read_graphs(processed: bytes, library: Path) -> dict[str, ContextFacts]:
     """Return the facts of every graph in a context binary, by the graph's name; see `read_context`."""
-    binary = _binary(processed)
+    binary = context_binary(processed)
     provider = _provider(library)
     handle = c_void_p()
     _require(provider.create(ctypes.byref(handle)), "QNN creates no reader")
@@ -146,7 +146,8 @@ def kernel_elements(binary: bytes) -> tuple[str, ...]:
     return tuple(sorted({_ELEMENTS[kernel[1]] for kernel in _KERNEL.finditer(binary)}))
 
 
-def _binary(processed: bytes) -> bytes:
+def context_binary(processed: bytes) -> bytes:
+    """Return the context binary, without ExecuTorch's header in front of it. Raises EvidenceError."""
     if processed[:4] != _MAGIC:
         raise _refusal(f"it begins with {processed[:4]!r}, not {_MAGIC!r}")
     size = int.from_bytes(processed[_SIZE], "little")
@@ -208,6 +209,7 @@ def _tensors(graph: _Graph) -> Iterator[GraphTensor]:
                 shape=tuple(tensor.dimensions[: tensor.rank]) if tensor.rank else (),
                 scale=float(qparams.scale) if is_per_tensor else None,
                 zero_point=-qparams.offset if is_per_tensor else None,
+                graph=_text(graph.name),
             )
 
 
