@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -100,8 +100,9 @@ def compared(tables: Path, first: str, second: str) -> pd.DataFrame:
     """Return, per cell, how many rows of both runs are equal and different, and in which tables."""
     cells = read(tables, "cells")
     sides = [cells[cells["run_id"] == run].set_index(CELL) for run in (first, second)]
-    lines = []
-    for cell, row in sides[0].iterrows():
+    lines: list[dict[str, object]] = []
+    for cell in sides[0].index:
+        row = sides[0].loc[cell]
         rows, different, where = 0, 0, []
         for name in TABLES:
             counts = unlike_rows(*(of_cell(read(tables, name), run, cell) for run in (first, second)))
@@ -110,12 +111,13 @@ def compared(tables: Path, first: str, second: str) -> pd.DataFrame:
         other = sides[1]["outcome"].get(cell)
         lines.append(dict(zip(CELL, cell, strict=True)) | {"outcome": row["outcome"], "outcome of ONNX Runtime": other})
         lines[-1] |= {"rows": rows, "different": different, "tables": ",".join(where)}
-    return pd.DataFrame(lines)
+    return pd.DataFrame.from_records(lines)
 
 
-def of_cell(table: pd.DataFrame, run: str, cell: object) -> pd.DataFrame:
+def of_cell(table: pd.DataFrame, run: str, cell: Sequence[str]) -> pd.DataFrame:
     """Return the rows of a cell, without the names of the run and of the device."""
-    chosen = table[(table["run_id"] == run) & (table[CELL].apply(tuple, axis=1) == cell)] if len(table) else table
+    chosen = table.set_index("run_id").loc[[run]].reset_index() if run in set(table["run_id"]) else table.head(0)
+    chosen = chosen.merge(pd.DataFrame([dict(zip(CELL, cell, strict=True))]), on=CELL)
     return chosen.drop(columns=["run", "run_id", "device"], errors="ignore").reset_index(drop=True)
 
 

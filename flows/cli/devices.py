@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ def version(name):
     except metadata.PackageNotFoundError:
         return None
 print(json.dumps({"python": platform.python_version(), "executorch": version("executorch"),
+                  "numpy": version("numpy"), "onnxruntime": version("onnxruntime"),
+                  "wheel": version("onnxruntime-qnn"),
                   "qnn": os.environ.get("QNN_SDK_ROOT") and "QNN_SDK_ROOT" or version("onnxruntime-qnn")}))
 """
 
@@ -103,7 +106,8 @@ def _status(config: DeviceConfig, folder: Path, quarantined: str | None) -> Devi
             "busy": _holder(device),
         }
         problem = _wrong_soc(config, read.soc)
-        versions, missing = _native(config) if config.runner is RunnerKind.native else _python(config, device)
+        runners = {RunnerKind.native: _native, RunnerKind.onnxruntime: _onnxruntime}
+        versions, missing = runners.get(config.runner, _python)(config, device)
         status |= versions
         return DeviceStatus(**status, reachable=True, problem=problem or missing)
     except DeviceError as error:
@@ -133,15 +137,39 @@ def _holder(device: Device) -> str | None:
     return leases[0] if owner is None else f"{owner.host}-{owner.pid}"
 
 
-def _python(config: DeviceConfig, device: Device) -> tuple[dict[str, str | None], str | None]:
+Versions = tuple[dict[str, str | None], str | None]
+"""The values of the fields `runner` and `qnn`, and the problem with the runner, or None."""
+
+
+def _packages(config: DeviceConfig, device: Device) -> Mapping[str, str | None] | str:
+    """Return the versions of the device's packages, or why they cannot be read."""
     argv = [device.python, "-P", "-c", _VERSIONS]
     ran = device.transport.run(RunRequest(argv, deadline_s=facts.DEADLINE_S, environment=config.environment))
     try:
-        read = json.loads(ran.stdout)
-        versions = {"runner": f"python {read['python']}, executorch {read['executorch']}", "qnn": read["qnn"]}
+        read: Mapping[str, Any] = json.loads(ran.stdout)
+        return {name: read[name] for name in ("python", "executorch", "numpy", "onnxruntime", "wheel", "qnn")}
     except (ValueError, TypeError, KeyError, RecursionError):
         reason = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return {}, f"{device.python} does not run there: {reason or f'exit code {ran.exit_code}'}; set device.python"
+        return f"{device.python} does not run there: {reason or f'exit code {ran.exit_code}'}; set device.python"
+
+
+def _onnxruntime(config: DeviceConfig, device: Device) -> Versions:
+    read = _packages(config, device)
+    if isinstance(read, str):
+        return {}, read
+    versions = {"runner": f"python {read['python']}, onnxruntime {read['onnxruntime']}", "qnn": read["wheel"]}
+    named = {"numpy": "numpy", "onnxruntime": "onnxruntime", "wheel": f"onnxruntime-qnn=={version('onnxruntime-qnn')}"}
+    if missing := [package for name, package in named.items() if read[name] is None]:
+        line = f"{device.python} -m pip install {' '.join(missing)}"
+        return versions, f"{device.python} lacks packages: run `{line}` there"
+    return versions, None
+
+
+def _python(config: DeviceConfig, device: Device) -> Versions:
+    read = _packages(config, device)
+    if isinstance(read, str):
+        return {}, read
+    versions = {"runner": f"python {read['python']}, executorch {read['executorch']}", "qnn": read["qnn"]}
     if read["executorch"] is None:
         return versions, f"{device.python} has no executorch: run `pip install executorch` there"
     if read["qnn"] is None and config.transport is not TransportKind.local:
@@ -149,11 +177,8 @@ def _python(config: DeviceConfig, device: Device) -> tuple[dict[str, str | None]
     return versions, None
 
 
-def _native(config: DeviceConfig) -> tuple[dict[str, str | None], str | None]:
-    """Return the values of the fields `runner` and `qnn`, and the problem with the native runner's files, or None.
-
-    The files are not checked if the configuration does not name an SoC.
-    """
+def _native(config: DeviceConfig, _: Device) -> Versions:
+    """Check the native runner's files on this machine, unless the configuration does not name an SoC."""
     if config.soc in (None, PROBE):
         return {"runner": "native"}, None
     try:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from qnnsweep.conf.schema import RunnerKind
 from qnnsweep.tasks.devices.cooldown import wait_until_cool
 from qnnsweep.tasks.devices.device import Device
+from qnnsweep.tasks.devices.host_kernels import answer, most_rounds
 from qnnsweep.tasks.devices.native_runner import RUNNER
 from qnnsweep.tasks.devices.runner_cli import (
     OUTPUT_FOLDER,
@@ -18,10 +19,11 @@ from qnnsweep.tasks.devices.runner_cli import (
     native_folder,
     runner_arguments,
 )
-from qnnsweep.tasks.devices.transport import RunRequest, require_success
+from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, require_success
 from qnnsweep.tasks.devices.triage import missing_operators, of_runner
 from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
 from qnnsweep.tasks.records import Blob, Command, Deployment, Execution, Launch, LaunchResult
+from qnnsweep.tasks.records.waiting import WAITING
 from qnnsweep.tasks.storage.store import Store
 
 _RESPONSE_S = 20.0
@@ -47,7 +49,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
     deadline_s = device.config.deadline_s
     request = RunRequest(argv, deadline_s=deadline_s, folder=folder, environment=environment)
     try:
-        result = device.transport.run(request)
+        result = _run(deployment, launch, request, device, store)
     except DeadlinePassed as late:
         if not _is_responsive(device):
             raise
@@ -80,6 +82,20 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         message = f"the {launch.title} printed {len(latencies)} latencies for {launch.samples} samples{dropped}"
         return _failed(launch, message, folder, command, log)
     return LaunchResult(launch=launch, folder=folder, command=command, latencies_ms=latencies, log=log)
+
+
+def _run(deployment: Deployment, launch: Launch, request: RunRequest, device: Device, store: Store) -> CommandResult:
+    """Start the runner, and start it again whenever the host has computed what it waited for."""
+    result = device.transport.run(request)
+    if device.config.runner is not RunnerKind.onnxruntime or result.exit_code != WAITING:
+        return result
+    assert request.folder is not None, "the folder of the launch"
+    for number in range(most_rounds(launch.program, store)):
+        answer(launch, number, deployment.bundle.runner, request.folder, device=device, store=store)
+        result = device.transport.run(request)
+        if result.exit_code != WAITING:
+            break
+    return result
 
 
 def _failed(

@@ -90,6 +90,18 @@ RUNNER: tuple[Signature, ...] = (
         remedy="the device lacks a library that the runner loads",
         evidence="the texts of the dynamic linkers",
     ),
+    Signature(
+        name="package_missing",
+        pattern=r"No module named '(numpy|flatbuffers|onnxruntime|onnxruntime_qnn|executorch|torch)\b",
+        remedy="the device's Python lacks a package of the runner: `qnnsweep devices` prints the line that installs it",
+        evidence="the text of Python's ModuleNotFoundError",
+    ),
+    Signature(
+        name="no_execution_provider",
+        pattern=r"onnxruntime-qnn finds no HTP",
+        remedy="the device has no HTP that onnxruntime-qnn can use: check its drivers and its version",
+        evidence="the text of qnnsweep's runner",
+    ),
 )
 """Messages about the device in the output of a runner that failed."""
 

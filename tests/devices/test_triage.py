@@ -19,6 +19,8 @@ MESSAGES = {
     "dma": "E rpcmem: rpcmem_alloc failed for size 4096",
     "unsupported_arch": "<E> Unsupported HTP Arch 0 68",
     "library_missing": "error while loading shared libraries: libQnnHtp.so: cannot open shared object file",
+    "package_missing": "ModuleNotFoundError: No module named 'onnxruntime_qnn'",
+    "no_execution_provider": "E executorch:qnnsweep_runner.py] onnxruntime-qnn finds no HTP on this machine",
 }
 
 

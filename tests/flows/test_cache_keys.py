@@ -198,7 +198,7 @@ class SimulatedGraph(Graph):
         debug = DebugProgram(program=blob(code, len(self._cache)), unavailable=None)
         return with_method(lowered, debug_programs=(debug,))
 
-    def _bundle(self, code: Any, lowered: LoweredProgram, measure: MeasureConfig) -> Bundle:
+    def _bundle(self, code: Any, lowered: LoweredProgram, measure: MeasureConfig, *_: bool) -> Bundle:
         arguments = (measure.iterations, measure.warm_up, measure.performance_mode, measure.debug_buffer_bytes)
         files = (
             blob(self._world.file("runner.py")),

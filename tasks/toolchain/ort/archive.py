@@ -6,8 +6,9 @@ import zipfile
 from functools import cache
 from pathlib import Path
 
+from qnnsweep.tasks.records import waiting
 from qnnsweep.tasks.toolchain import runner
-from qnnsweep.tasks.toolchain.ort import log, program
+from qnnsweep.tasks.toolchain.ort import kernels, log, program
 
 _START = "import sys\n\nfrom qnnsweep.tasks.toolchain.ort.program import main\n\nsys.exit(main())\n"
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -17,7 +18,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 def onnx_runner() -> bytes:
     """Return the archive. Equal source code gives equal bytes."""
     files = {"__main__.py": _START}
-    for module in (runner, log, program):
+    for module in (waiting, runner, kernels, log, program):
         path = Path(module.__name__.replace(".", "/"))
         files |= {f"{folder}/__init__.py": "" for folder in reversed(path.parents[:-1])}
         files[f"{path}.py"] = inspect.getsource(module)

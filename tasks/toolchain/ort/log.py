@@ -59,6 +59,7 @@ class Log:
         self._buffer.write(bytes(-self._buffer.tell() % _ALIGNMENT))
         offset, data = self._buffer.tell(), array.tobytes()
         if offset + len(data) > self._limit:
+            self._buffer.close()
             # ExecuTorch's runtime says this too.
             raise FullBufferError("Ran out of space to store intermediate outputs.")
         self._buffer.write(data)

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from qnnsweep.tasks.records import waiting
 from qnnsweep.tasks.toolchain import runner
+from qnnsweep.tasks.toolchain.ort import kernels
 
 _PROVIDER = "QNNExecutionProvider"
 _MODES = (
@@ -35,6 +37,9 @@ class OnnxProgram:
         buffer = Path(arguments.debug_output_path) if arguments.dump_intermediate_outputs else None
         self._log = Log(buffer, arguments.debug_buffer_size)
         self._sessions: dict[str, Any] = {}
+        self._has_pytorch = kernels.has_pytorch() if self._has_kernels() else False
+        self._is_driven = arguments.plan_path is not None
+        self._requests: dict[str, Any] = {}
 
     def methods(self) -> list[str]:
         return [method["name"] for method in self._methods]
@@ -56,24 +61,46 @@ class OnnxProgram:
 
     def write_log(self) -> None:
         self._log.write(self._etdump)
+        if self._requests and self._is_driven:
+            names = ", ".join(sorted({self._kernel_of(request) for request in self._requests.values()}))
+            remedy = "install torch on the device: the host does not compute operators between the steps of a sequence"
+            sys.exit(runner.fail(f"{names} runs on the CPU; {remedy}"))
+        if self._requests:
+            Path(waiting.REQUESTS).write_text(json.dumps([*self._requests.values()]))
+            sys.exit(waiting.WAITING)
+
+    def _kernel_of(self, request: Any) -> str:
+        return self._method(request["method"])["calls"][request["call"]]["kernel"]
+
+    def _has_kernels(self) -> bool:
+        return any("kernel" in call for method in self._methods for call in method["calls"])
 
     def _method(self, name: str) -> Any:
         return next(method for method in self._methods if method["name"] == name)
 
     def _infer(self, method: Any, inputs: runner.Arrays) -> runner.Arrays:
-        """Run the calls of a method in their order, and log what they compute as ExecuTorch's runtime does."""
+        """Run the calls of a method in their order, and log what they compute as ExecuTorch's runtime does.
+
+        The outputs are zeros if the method waits for the host: the program will be run again.
+        """
+        import numpy as np
+
         values = self._constants(method) | dict(zip(method["inputs"], inputs, strict=True))
         self._log.begin()
         for call in method["calls"]:
-            if "kernel" in call:
-                self._run_kernel(method, call, values)
-            else:
+            if "model" in call:
                 self._run_delegate(method, call, values)
+            elif not self._run_kernel(method, call, values):
+                self._log.end()
+                return [np.zeros(value["shape"], value["dtype"]) for value in self._outputs(method)]
         outputs = [values[position] for position in method["outputs"]]
         for array in outputs:
-            self._log.tensor(array, chain=-1, instruction=-1, output=True)
+            self._log.tensor(array, chain=-1, instruction=0, output=True)
         self._log.end()
         return outputs
+
+    def _outputs(self, method: Any) -> list[Any]:
+        return [method["values"][position] for position in method["outputs"]]
 
     def _constants(self, method: Any) -> dict[str, Any]:
         return {
@@ -97,49 +124,42 @@ class OnnxProgram:
             if side["value"] is not None:
                 self._log.tensor(values[side["value"]], chain=0, instruction=call["instruction"])
 
-    def _run_kernel(self, method: Any, call: Any, values: dict[str, Any]) -> None:
-        """Compute an operator that no delegate computes, with PyTorch's operator of the same name."""
-        try:
-            import torch
-            import torch.ao.quantization.fx._decomposed  # registers the operators of quantized_decomposed
-        except ImportError:
-            remedy = "install torch on the device, or use runner=python"
-            sys.exit(runner.fail(f"{call['kernel']} runs on the CPU: {remedy}"))
-        name, _, overload = call["kernel"].rpartition(".")
-        namespace, _, operator = name.partition("::")
-        try:
-            function = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
-        except AttributeError:
-            sys.exit(runner.fail(f"{call['kernel']} runs on the CPU, and PyTorch has no such operator"))
-        schema = function._schema
-        written: dict[str, Any] = {}
+    def _run_kernel(self, method: Any, call: Any, values: dict[str, Any]) -> bool:
+        """Compute an operator that no delegate computes. Return whether its results are known."""
+        instruction = call["instruction"]
+        written = kernels.written_by(call, values)
+        if self._has_pytorch:
+            start = time.monotonic_ns()
+            try:
+                computed, took_ns = kernels.compute(call, method["values"], values)
+            except kernels.UnknownKernelError as error:
+                sys.exit(runner.fail(str(error)))
+            self._log.call("OPERATOR_CALL", instruction, start, start + took_ns)
+        elif (computed := self._answered(method, call, values)) is None:
+            return False
+        for position in written:
+            values[position] = computed[position]
+            self._log.tensor(values[position], chain=0, instruction=instruction)
+        return True
 
-        def given(argument: Any, is_out: bool) -> Any:
-            if "list" in argument:
-                return [given(entry, is_out) for entry in argument["list"]]
-            if "value" not in argument:
-                return argument["scalar"]
-            position = argument["value"]
-            if is_out:
-                value = method["values"][position]
-                written[position] = torch.empty(value["shape"], dtype=getattr(torch, value["dtype"]))
-                return written[position]
-            return torch.from_numpy(values[position])
-
-        passed: list[Any] = []
-        named: dict[str, Any] = {}
-        for parameter, argument in zip(schema.arguments, call["arguments"], strict=False):
-            value = given(argument, parameter.is_out)
-            if parameter.kwarg_only:
-                named[parameter.name] = value
-            else:
-                passed.append(value)
-        start = time.monotonic_ns()
-        function(*passed, **named)
-        self._log.call("OPERATOR_CALL", call["instruction"], start, time.monotonic_ns())
-        for position, tensor in written.items():
-            values[position] = tensor.contiguous().numpy()
-            self._log.tensor(values[position], chain=0, instruction=call["instruction"])
+    def _answered(self, method: Any, call: Any, values: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what the host computed for a call. If there is nothing, write what the host needs, and return None."""
+        read = kernels.read_by(call, values)
+        key = kernels.key_of(call, [values[position] for position in read])
+        written = kernels.written_by(call, values)
+        for folder in Path().glob(f"{waiting.ANSWERS}*"):
+            if all((folder / f"{key}_{position}").is_file() for position in written):
+                return {
+                    position: kernels.array_in(folder / f"{key}_{position}", method["values"][position])
+                    for position in written
+                }
+        asked = Path(waiting.ASKED)
+        asked.mkdir(exist_ok=True)
+        for position in read:
+            (asked / f"{key}_{position}").write_bytes(values[position].tobytes())
+        number = method["calls"].index(call)
+        self._requests[key] = {"method": method["name"], "call": number, "key": key, "reads": read}
+        return None
 
     def _session(self, call: Any) -> Any:
         """Return the session of a delegate. It is created once."""
@@ -147,10 +167,13 @@ class OnnxProgram:
             import onnxruntime
 
             settings = {"backend_path": _registered(), "htp_performance_mode": self._mode}
+            devices = _devices()
+            if not devices:
+                sys.exit(runner.fail("onnxruntime-qnn finds no HTP on this machine"))
             settings |= {"soc_model": call["soc_model"], "htp_arch": call["arch"]}
             options = onnxruntime.SessionOptions()
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-            options.add_provider_for_devices(_devices()[:1], settings)
+            options.add_provider_for_devices(devices[:1], settings)
             path = self._folder / call["model"]
             self._sessions[call["model"]] = onnxruntime.InferenceSession(str(path), sess_options=options)
         return self._sessions[call["model"]]
@@ -187,7 +210,9 @@ def _as(array: Any, dtype: str, shape: Sequence[int]) -> Any:
 
 
 def main() -> int:
-    """Run the program of the command line; see `qnnsweep.tasks.toolchain.runner`."""
+    """Run the program of the command line; see `qnnsweep.tasks.toolchain.runner`. `KERNELS`: see `waiting.py`."""
+    if sys.argv[1:2] == [waiting.KERNELS]:
+        return kernels.main(*map(Path, sys.argv[2:]))
     return runner.main(OnnxProgram)
 
 

@@ -1,0 +1,144 @@
+"""The programs of a cell in ONNX Runtime, on a device whose Python has its packages alone, against ExecuTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load as load_tensors
+
+from qnnsweep.conf.load import load
+from qnnsweep.conf.models import InputConfig
+from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SshConfig, TransportKind
+from qnnsweep.flows.cells.graph import lowering_options
+from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.lower import lower
+from qnnsweep.tasks.measure import measure
+from qnnsweep.tasks.records import Capture, LoweredProgram
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
+from tests.devices.bare_python import bare_python
+from tests.devices.loopback import Sshd, running
+from tests.toolchain.small_models import quantized_model
+from tests.toolchain.test_state import MICRO, lowered_of, request_of
+
+if TYPE_CHECKING:
+    from qnnsweep.conf.schema import Request
+    from qnnsweep.flows.cells.resources import Resources
+
+pytestmark = pytest.mark.toolchain
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return bare_python(tmp_path_factory.mktemp("bare") / "python")
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory, python: str) -> Iterator[DeviceConfig]:
+    """A board behind a real sshd."""
+    folder = tmp_path_factory.mktemp("board")
+    sshd = Sshd(folder=folder / "sshd")
+    with running(sshd):
+        yield DeviceConfig(
+            name="board",
+            transport=TransportKind.ssh,
+            address=f"root@127.0.0.1:{sshd.port}",
+            ssh=SshConfig(known_hosts=str(sshd.known_hosts), key_file=str(sshd.key), agent=False),
+            work_folder=str(folder / "work"),
+            python=python,
+            runner=RunnerKind.onnxruntime,
+        )
+
+
+def here(python: str | None) -> DeviceConfig:
+    return DeviceConfig(name="here", python=python, runner=RunnerKind.onnxruntime)
+
+
+def captured(ask: Request, lowered: LoweredProgram, device: DeviceConfig, resources: Resources) -> Capture:
+    programs = bundle(lowered, ask.measure, True, store=resources.store)
+    return measure(programs, (device,), None, store=resources.store, farm=resources.farm)
+
+
+def contents(capture: Capture, resources: Resources) -> dict[str, Any]:
+    """Return all tensors of a capture, those inside the delegate too, by names that say what they are."""
+    store, found = resources.store, dict[str, Any]()
+    for method in capture.methods:
+        outputs = {f"outputs/{key}": value for key, value in load_tensors(store.read(method.outputs)).items()}
+        found |= {f"{method.results[0].launch.method}/{key}": value for key, value in outputs.items()}
+        for number, files in enumerate(method.debug):
+            buffer = np.frombuffer(store.read(files.buffer), np.uint8)
+            runs: dict[int, int] = {}
+            for logged in read_etdump(store.read(files.etdump)).tensors:
+                run = runs.setdefault(logged.run, len(runs))
+                key = f"{method.results[0].launch.method}/{number}/{run}/{logged.instruction_id}/{logged.name}"
+                key += f"/{logged.delegate_identifier}/{logged.is_output}/{logged.delegate_argument}"
+                while key in found:
+                    key += "+"
+                found[key] = tensor(logged, buffer)
+    return found
+
+
+def unlike(first: dict[str, Any], second: dict[str, Any]) -> dict[str, float]:
+    """Return the tensors that are not equal byte for byte, with their largest difference."""
+    assert first.keys() == second.keys()
+    assert [value.dtype for value in first.values()] == [second[name].dtype for name in first]
+    return {
+        name: float(np.abs(value - second[name]).max())
+        for name, value in first.items()
+        if value.tobytes() != second[name].tobytes()
+    }
+
+
+def test_every_tensor_of_both_programs_is_that_of_executorchs_runtime(
+    request_8a8w: Request, lowered: LoweredProgram, capture: Capture, python: str, resources: Resources
+) -> None:
+    second = captured(request_8a8w, lowered, here(python), resources)
+    expected = contents(capture, resources)
+    assert len(expected) > 30
+    assert unlike(expected, contents(second, resources)) == {}
+    assert all(result.latencies_ms for result in second.results)
+
+
+def test_a_model_with_states_runs_its_loop_on_a_board(board: DeviceConfig, resources: Resources) -> None:
+    ask = request_of(MICRO, "16a8w")
+    lowered = lowered_of(ask, resources)
+    assert len(lowered.methods) == 2
+    first = captured(ask, lowered, ask.device, resources)
+    second = captured(ask, lowered, board, resources)
+    assert unlike(contents(first, resources), contents(second, resources)) == {}
+
+
+@pytest.fixture(scope="module")
+def divided(resources: Resources) -> tuple[Request, LoweredProgram]:
+    """A program in two subgraphs, with an operator on the CPU between them."""
+    ask = load(["model=digits_cnn", "scheme=16a8w", "soc=SM8650", "measure.operator_samples=2"]).cells[0].request
+    inputs = [InputConfig(name="x", shape=[1, 8, 8])]
+    tools: Any = {"store": resources.store, "workers": resources.workers}
+    quantized = quantized_model(ask, resources, "divided_model", 4, name="divided", inputs=inputs)
+    return ask, lower(quantized, ask.soc, lowering_options(ask), **tools)
+
+
+def test_an_operator_on_the_cpu_is_computed_by_pytorch_on_a_device_that_has_it(
+    divided: tuple[Request, LoweredProgram], resources: Resources
+) -> None:
+    ask, lowered = divided
+    first = contents(captured(ask, lowered, ask.device, resources), resources)
+    second = contents(captured(ask, lowered, here(None), resources), resources)
+    # PyTorch rounds erf otherwise than ExecuTorch's kernel. The delegate that reads it rounds to its grid.
+    differences = unlike(first, second)
+    assert max(differences.values()) < 2e-7
+    assert set(differences) == {
+        f"None/0/{run}/{instruction}/None/None/False/{is_argument}"
+        for run in (0, 1)
+        for instruction, is_argument in ((1, False), (2, True))
+    }
+
+
+def test_an_operator_on_the_cpu_is_computed_on_the_host_for_a_board_without_pytorch(
+    divided: tuple[Request, LoweredProgram], board: DeviceConfig, resources: Resources
+) -> None:
+    ask, lowered = divided
+    with_pytorch = contents(captured(ask, lowered, here(None), resources), resources)
+    assert unlike(with_pytorch, contents(captured(ask, lowered, board, resources), resources)) == {}
