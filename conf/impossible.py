@@ -23,6 +23,8 @@ def impossible_reason(request: Request) -> str | None:
         return f"the {printable(request.backend.name)} backend has no schemes with overrides"
     if request.toolchain.folder is not None and (reason := _excludes_toolchains(request)) is not None:
         return reason
+    if request.measure.second_runtime and (reason := _excludes_second_runtime(request)) is not None:
+        return reason
     if request.model.states is not None and all(device.runner is RunnerKind.native for device in request.devices):
         return "ExecuTorch's native runner has no loop for a model with states; use a device with runner=python"
     if request.measure.profile_level and all(device.runner is RunnerKind.onnxruntime for device in request.devices):
@@ -55,6 +57,16 @@ def _excludes_toolchains(request: Request) -> str | None:
         return f"the {printable(request.backend.name)} backend uses nothing of the toolchain {toolchain}"
     if not any(map(_is_here, request.devices)):
         return f"toolchain {toolchain} is on this machine, and {printable(request.where)} has its own QNN"
+    return None
+
+
+def _excludes_second_runtime(request: Request) -> str | None:
+    """Return why ONNX Runtime executes no programs of the cell; None if it does."""
+    remedy = "set measure.second_runtime=false"
+    if RunnerKind.onnxruntime not in planned_backend(request.backend.kind).runners:
+        return f"ONNX Runtime executes no programs of the {printable(request.backend.name)} backend; {remedy}"
+    if request.toolchain.folder is not None:
+        return f"toolchain {printable(request.toolchain.name)} has another QNN than ONNX Runtime; {remedy}"
     return None
 
 

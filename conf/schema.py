@@ -201,6 +201,9 @@ class MeasureConfig:
     """ExecuTorch's level of profiling inside the delegate. A separate program is profiled, so that the shipping
     program is not slowed down. 0 is off. 2 logs each operator's cycles. 3 also stores the compiler's schematic of the
     optimized graph. 1 is not accepted, because ExecuTorch treats it as off."""
+    second_runtime: bool = False
+    """Whether a device with ExecuTorch's Python runner executes the programs in ONNX Runtime, too. Every tensor must be
+    equal byte by byte. A difference fails the cell: it is a fault of a runtime, and of no operator."""
     metrics: list[Annotated[str, function_path_or(METRICS)]] = field(default_factory=list[str])
     """The metrics of the table `metrics`: names of `qnnsweep.conf.names.METRICS`, or `package.module:function` for a
     metric of your own. Such a metric is a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""

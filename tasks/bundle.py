@@ -73,11 +73,11 @@ def bundle(lowered: LoweredProgram, measure: MeasureConfig, with_onnxruntime: bo
         blobs=tuple(dict.fromkeys(blobs)),
         launches=tuple(launches),
         checks=tuple(checks),
-        onnxruntime=_for_onnxruntime(lowered, store) if with_onnxruntime else None,
+        onnxruntime=_for_onnxruntime(lowered, measure, store) if with_onnxruntime or measure.second_runtime else None,
     )
 
 
-def _for_onnxruntime(lowered: LoweredProgram, store: Store) -> OnnxRuntime:
+def _for_onnxruntime(lowered: LoweredProgram, measure: MeasureConfig, store: Store) -> OnnxRuntime:
     """Store the runner for ONNX Runtime, and the parts of every program."""
     named = [(method, method.exported.method or METHOD) for method in lowered.methods]
     programs = {lowered.program: {name: method.facts for method, name in named}} | {
@@ -87,7 +87,8 @@ def _for_onnxruntime(lowered: LoweredProgram, store: Store) -> OnnxRuntime:
         if debug.program is not None and debug.facts is not None
     }
     parts = (parts_of(program, facts, store) for program, facts in programs.items())
-    return OnnxRuntime(runner=store.put_bytes(onnx_runner()), parts=tuple(parts))
+    runner_blob = store.put_bytes(onnx_runner())
+    return OnnxRuntime(runner=runner_blob, parts=tuple(parts), is_control=measure.second_runtime)
 
 
 def _plan(lowered: LoweredProgram, driven: Driven, store: Store) -> tuple[Blob, list[Blob]]:
@@ -230,7 +231,8 @@ def _key_inputs(lowered: LoweredProgram, measure: MeasureConfig, with_onnxruntim
         (lowered.program, lowered.model.driven, [_read_of(method) for method in lowered.methods]),
         (measure.iterations, measure.warm_up, measure.performance_mode, measure.debug_buffer_bytes),
         Path(runner.__file__).read_text(encoding="utf-8"),
-        _onnx_runner_sha256() if with_onnxruntime else None,
+        _onnx_runner_sha256() if with_onnxruntime or measure.second_runtime else None,
+        measure.second_runtime,
     )
 
 

@@ -122,6 +122,10 @@ class RunnerFailed(QnnsweepError):
         self.missing = missing
 
 
+class RuntimesDiffer(QnnsweepError):
+    """Two runtimes returned different tensors from the same compiled graph."""
+
+
 class EvidenceError(QnnsweepError):
     """Bytes from a device or from the store do not match their record."""
 

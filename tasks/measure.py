@@ -6,13 +6,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SocConfig
+from qnnsweep.tasks.comparison.runtimes import equal_tensors
 from qnnsweep.tasks.comparison.worst_sample import bundle_of_failed, bundle_of_worst
 from qnnsweep.tasks.devices.collect import collect, collect_again
 from qnnsweep.tasks.devices.deploy import deploy
-from qnnsweep.tasks.devices.device import Device
+from qnnsweep.tasks.devices.device import Device, with_onnxruntime
 from qnnsweep.tasks.devices.execute import execute
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.native_runner import native_files
+from qnnsweep.tasks.devices.transport import require_success
 from qnnsweep.tasks.errors import DeviceError
 from qnnsweep.tasks.records import Bundle, Capture, Toolchain
 from qnnsweep.tasks.stage import stage
@@ -55,9 +57,26 @@ def measure(
                 with step("collect"):
                     capture = collect(execution, device=device, store=store)
                     capture = _with_further_samples(capture, sent, device, store)
+                    capture = _controlled(capture, bundle, device, store)
                 return replace(capture, measured_run=run_id)
             except DeviceError as error:
                 farm.quarantine(device.name, error)
+
+
+def _controlled(capture: Capture, bundle: Bundle, device: Device, store: Store) -> Capture:
+    """Return the capture with the number of tensors that ONNX Runtime returned too, if it was asked.
+
+    Raises RuntimesDiffer.
+    """
+    second = bundle.onnxruntime
+    if second is None or not second.is_control or device.config.runner is not RunnerKind.python:
+        return capture
+    device = with_onnxruntime(device)
+    folders = (f"{device.lease_folder}/{launch.folder}" for launch in bundle.launches)  # their files have arrived
+    require_success(device.run(["rm", "-rf", "--", *folders]), f"{device.name}: cannot remove the files of a launch")
+    deployment = deploy(bundle.for_onnxruntime(), device=device, store=store)
+    control = collect(execute(deployment, device=device, store=store), device=device, store=store)
+    return replace(capture, equal_tensors=equal_tensors(capture, control, store))
 
 
 def _with_further_samples(capture: Capture, bundle: Bundle, device: Device, store: Store) -> Capture:

@@ -30,8 +30,8 @@ from tests.sample_records import TOOLCHAIN, with_method
 pytestmark = pytest.mark.toolchain
 
 ANSWERS = (
-    "        answer = run(module, method, inputs, arguments, elapsed_ms)\n"
-    "        for index, tensor in enumerate(answer):\n"
+    "        answer = run(program, method, inputs, arguments, elapsed_ms)\n"
+    "        for index, array in enumerate(answer):\n"
 )
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qnnsweep.conf.schema import DeviceConfig, RunnerKind, TransportKind
@@ -46,6 +46,13 @@ class Device:
         """Run a program with the device's environment and deadline. Raises DeviceError."""
         deadline_s = self.config.deadline_s
         return self.transport.run(RunRequest(argv, deadline_s=deadline_s, folder=folder, environment=self.environment))
+
+
+def with_onnxruntime(device: Device) -> Device:
+    """Return the device of the same lease whose programs run in ONNX Runtime."""
+    config = replace(device.config, runner=RunnerKind.onnxruntime)
+    transport = LocalTransport() if isinstance(device.transport, LocalTransport) else device.transport
+    return replace(device, config=config, transport=transport)
 
 
 def open_device(

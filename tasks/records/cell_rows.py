@@ -212,6 +212,9 @@ class CellRow:
     """The shipping program's mean inference time on one sample: the median over all samples."""
     timed_on: TimedOn | None
     """What ran the program while `latency_p50_ms` was measured."""
+    equal_tensors: int | None
+    """Number of tensors, inside the delegates and of the final outputs, that ONNX Runtime returned too, equal byte by
+    byte; null unless `measure.second_runtime` asked for it."""
     observer_effect: Difference | None
     """How the debug program's final outputs differ from those of the shipping program; null without debug program."""
     observer_effect_snr_db: Decibels | None

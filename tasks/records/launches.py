@@ -101,6 +101,7 @@ class OnnxRuntime:
 
     runner: Blob
     parts: tuple[Parts, ...]  # of every program
+    is_control: bool = False  # whether a device with ExecuTorch's Python runner executes them too
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,20 +116,23 @@ class Bundle:
     onnxruntime: OnnxRuntime | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
 
     def for_onnxruntime(self) -> "Bundle":
-        """Return the bundle of a device with ONNX Runtime. Its launches have the descriptions of programs."""
+        """Return the bundle of a device with ONNX Runtime. Its launches have the descriptions of programs.
+
+        A profile program is left out: ONNX Runtime does not log what it is for.
+        """
         assert self.onnxruntime is not None, "a device of the cell has ONNX Runtime"
         parts = {part.program: part for part in self.onnxruntime.parts}
-        replaced = {self.runner: (self.onnxruntime.runner,)} | {
-            program: (part.description, *part.files) for program, part in parts.items()
-        }
+        launches = [launch for launch in self.launches if launch.program in parts]
+        replaced = {self.runner: (self.onnxruntime.runner,)} | dict.fromkeys(launch.program for launch in self.launches)
+        replaced |= {program: (part.description, *part.files) for program, part in parts.items()}
 
         def divided(launch: Launch) -> Launch:
             return replace(launch, program=parts[launch.program].description)
 
         return Bundle(
             runner=self.onnxruntime.runner,
-            blobs=tuple(dict.fromkeys(new for blob in self.blobs for new in replaced.get(blob, (blob,)))),
-            launches=tuple(map(divided, self.launches)),
+            blobs=tuple(dict.fromkeys(new for blob in self.blobs for new in replaced.get(blob, (blob,)) or ())),
+            launches=tuple(map(divided, launches)),
             checks=tuple(replace(check, debug=tuple(map(divided, check.debug))) for check in self.checks),
         )
 
@@ -229,6 +233,8 @@ class Capture:
     bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)
     methods: tuple[CapturedMethod, ...]
     measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # an earlier run if the capture is reused
+    # The number of tensors that ONNX Runtime returned too, all equal; None if it was not asked.
+    equal_tensors: int | None = field(default=None, metadata=IDENTITY_NEUTRAL)
 
     @property
     def results(self) -> tuple[LaunchResult, ...]:

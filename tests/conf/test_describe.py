@@ -17,7 +17,7 @@ REFUSALS = {
     "measure.iteration=3": (
         "measure.iteration: no such key; did you mean iterations? in measure: budget, cures, debug_buffer_bytes, "
         "debug_programs, dump_operators, iterations, metrics, operator_samples, performance_mode, profile_level, "
-        "references, replay, warm_up"
+        "references, replay, second_runtime, warm_up"
     ),
     "+soc.colour=red": "soc.colour: no such key; in soc: arch, name, vtcm_mib",
     "++limits={colour: red}": (
@@ -32,7 +32,7 @@ REFUSALS = {
     "measure.dump_operators=7.5": "measure.dump_operators=7.5: true or false",
     "measure=3": (
         "measure=3: a mapping with performance_mode, warm_up, iterations, operator_samples, dump_operators, "
-        "debug_programs, replay, budget, cures, references, debug_buffer_bytes, profile_level, metrics"
+        "debug_programs, replay, budget, cures, references, debug_buffer_bytes, profile_level, second_runtime, metrics"
     ),
     "artifacts=null": "artifacts=null: text",
     "scheme.precision=int8": "scheme.precision=int8: one of float16, float32, quantized",

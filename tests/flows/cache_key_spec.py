@@ -166,6 +166,7 @@ REQUEST = (
     same("measure.debug_programs", 2, NONE, "among how many debug programs the operators may be divided"),
     same("measure.profile_level", 2, LOWER_ON, "whether there is a profile program"),
     same("measure.references", ["edge", "exported"], LOWER_ON, "their values are stored at lowering"),
+    same("measure.second_runtime", True, BUNDLE_ON, "what a device gets, and whether it executes it twice"),
     same("measure.replay", False, COMPARE, "whether operators are run again"),
     same("measure.budget", False, COMPARE, "whether the error budget is computed"),
     differs("measure.cures", 5, CURE, NONE, "how many changes of the scheme are tried"),

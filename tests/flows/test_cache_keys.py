@@ -200,6 +200,7 @@ class SimulatedGraph(Graph):
 
     def _bundle(self, code: Any, lowered: LoweredProgram, measure: MeasureConfig, *_: bool) -> Bundle:
         arguments = (measure.iterations, measure.warm_up, measure.performance_mode, measure.debug_buffer_bytes)
+        arguments = (*arguments, measure.second_runtime)
         files = (
             blob(self._world.file("runner.py")),
             blob(lowered.program, lowered.methods[0].debug_programs, lowered.quantized.exported.methods[0].evaluation),
@@ -310,7 +311,7 @@ def test_the_labels_in_records_are_not_in_the_keys_of_the_next_stages() -> None:
     for record in (EXPORTED, QUANTIZED, LOWERED):
         assert digest(replace(record, model=replace(MODEL, name="another"), made=())) == digest(record)
     neutral = {field.name for field in fields(Capture) if not field.metadata.get("identity", True)}
-    assert neutral == {"bytes_sent", "measured_run"}
+    assert neutral == {"bytes_sent", "measured_run", "equal_tensors"}
     assert dataclasses.replace(CAPTURE, measured_run="x") != CAPTURE
 
 

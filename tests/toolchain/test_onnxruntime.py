@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from qnnsweep.conf.models import InputConfig
 from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SshConfig, TransportKind
 from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
+from qnnsweep.tasks.errors import RuntimesDiffer
 from qnnsweep.tasks.lower import lower
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.records import Capture, LoweredProgram
@@ -142,3 +144,59 @@ def test_an_operator_on_the_cpu_is_computed_on_the_host_for_a_board_without_pyto
     ask, lowered = divided
     with_pytorch = contents(captured(ask, lowered, here(None), resources), resources)
     assert unlike(with_pytorch, contents(captured(ask, lowered, board, resources), resources)) == {}
+
+
+@pytest.fixture(scope="module")
+def controlled(resources: Resources) -> tuple[Request, LoweredProgram]:
+    """A program with two outputs of one shape, in a request for the second runtime."""
+    overrides = ["model=digits_cnn", "scheme=8a8w", "soc=SM8650", "measure.second_runtime=true"]
+    ask = load([*overrides, "measure.operator_samples=2"]).cells[0].request
+    inputs = [InputConfig(name="x", shape=[1, 8])]
+    tools: Any = {"store": resources.store, "workers": resources.workers}
+    quantized = quantized_model(ask, resources, "twin_outputs_model", 4, name="twins", inputs=inputs)
+    return ask, lower(quantized, ask.soc, lowering_options(ask), **tools)
+
+
+def measured_by(
+    controlled: tuple[Request, LoweredProgram], resources: Resources, right: str = "", wrong: str = ""
+) -> Capture:
+    """Measure with ExecuTorch's runtime and with ONNX Runtime. `wrong` replaces `right` in the runner of the former."""
+    ask, lowered = controlled
+    programs = bundle(lowered, ask.measure, store=resources.store)
+    text = resources.store.read(programs.runner).decode()
+    assert right in text
+    planted = resources.store.put_bytes(text.replace(right, wrong).encode() if right else text.encode())
+    blobs = tuple(planted if blob == programs.runner else blob for blob in programs.blobs)
+    programs = replace(programs, runner=planted, blobs=blobs)
+    return measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
+
+
+def test_the_second_runtime_returns_every_tensor_of_the_first_one(
+    controlled: tuple[Request, LoweredProgram], resources: Resources
+) -> None:
+    capture = measured_by(controlled, resources)
+    (files,) = capture.methods[0].debug
+    logged = read_etdump(resources.store.read(files.etdump)).tensors
+    inside = sum(one.delegate_identifier is not None for one in logged)
+    assert inside > 0
+    assert capture.equal_tensors == inside + 4 * 2
+
+
+def test_outputs_that_a_runtime_exchanges_are_its_fault_and_that_of_no_operator(
+    controlled: tuple[Request, LoweredProgram], resources: Resources
+) -> None:
+    exchanged = "for tensor in reversed(answer)]"
+    with pytest.raises(RuntimesDiffer) as error:
+        measured_by(controlled, resources, "for tensor in answer]", exchanged)
+    assert str(error.value) == (
+        "ExecuTorch's runtime and ONNX Runtime return other tensors from the same compiled graph, so no operator is at "
+        "fault: output 0 differs in 4 of 4 samples, where it is 1 of ONNX Runtime; output 1 differs in 4 of 4 samples, "
+        "where it is 0 of ONNX Runtime"
+    )
+
+
+def test_an_input_that_a_runtime_scales_wrongly_is_seen_at_the_first_tensor(
+    controlled: tuple[Request, LoweredProgram], resources: Resources
+) -> None:
+    with pytest.raises(RuntimesDiffer, match=r"from the first one on: look at the inputs"):
+        measured_by(controlled, resources, "torch.from_numpy(array)", "torch.from_numpy(array) * 1.05")

@@ -1,0 +1,86 @@
+"""The same programs in two runtimes: every tensor of ExecuTorch's runtime against that of ONNX Runtime, byte by byte.
+
+Both execute the same context binaries. So a difference is no error of an operator: it comes from how a runtime passes
+inputs, outputs and logged tensors.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load
+
+from qnnsweep.tasks.errors import RuntimesDiffer
+from qnnsweep.tasks.records import Capture, CapturedMethod
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
+
+Tensors = Mapping[tuple[Any, ...], NDArray[Any]]
+
+
+def equal_tensors(first: Capture, second: Capture, store: Store) -> int:
+    """Return the number of tensors of the second capture, all of which are those of the first one.
+
+    `first`, `second`: the captures of ExecuTorch's runtime and of ONNX Runtime. A debug program that failed in one of
+    them has no tensors. Raises RuntimesDiffer, which says what differs, and EvidenceError.
+    """
+    number, problems = 0, list[str]()
+    for position, (ours, other) in enumerate(zip(first.methods, second.methods, strict=True)):
+        launch = ours.results[0].launch
+        names = [spec.name for spec in launch.methods[position if launch.driven else 0].outputs]
+        outputs, of_second = (load(store.read(method.outputs)) for method in (ours, other))
+        number += len(of_second)
+        problems += _outputs(names, outputs, of_second)
+        logged, logged_second = _logged(ours, store), _logged(other, store)
+        both = [name for name in logged_second if name in logged]
+        number += len(both)
+        unlike = [name for name in both if not _is_equal(logged[name], logged_second[name])]
+        if unlike:
+            from_start = " (from the first one on: look at the inputs)" if unlike[0] == both[0] else ""
+            tensors = f"{len(unlike)} of {len(both)} tensors inside the delegates"
+            problems.append(f"{tensors} differ, the first is {unlike[0][-1]}{from_start}")
+    if problems:
+        raise RuntimesDiffer(
+            "ExecuTorch's runtime and ONNX Runtime return other tensors from the same compiled graph, so no operator "
+            f"is at fault: {'; '.join(problems)}"
+        )
+    return number
+
+
+def _outputs(
+    names: Sequence[str], first: Mapping[str, NDArray[Any]], second: Mapping[str, NDArray[Any]]
+) -> Iterator[str]:
+    """Yield what differs between the final outputs, and which output has the values of another one."""
+    samples = sorted({key.partition("/")[0] for key in second}, key=int)
+    for index, name in enumerate(names):
+        unlike = [at for at in samples if not _is_equal(first[f"{at}/{index}"], second[f"{at}/{index}"])]
+        exchanged = (
+            other
+            for number, other in enumerate(names)
+            if number != index and all(_is_equal(first[f"{at}/{index}"], second[f"{at}/{number}"]) for at in samples)
+        )
+        if unlike:
+            is_other = "".join(f", where it is {other} of ONNX Runtime" for other in exchanged)
+            yield f"output {name} differs in {len(unlike)} of {len(samples)} samples{is_other}"
+
+
+def _logged(method: CapturedMethod, store: Store) -> Tensors:
+    """Return the tensors that the delegates logged, by program, sample, instruction and name."""
+    found: dict[tuple[Any, ...], NDArray[Any]] = {}
+    for files in method.debug:
+        dump = read_etdump(store.read(files.etdump))
+        buffer = np.frombuffer(store.read(files.buffer), np.uint8)
+        runs = dict(zip(sorted({one.run for one in dump.tensors}), files.samples, strict=False))
+        times = Counter[tuple[Any, ...]]()
+        for logged in dump.tensors:
+            if logged.delegate_identifier is not None:
+                key = (files.part, runs.get(logged.run), logged.instruction_id, logged.delegate_identifier)
+                times[key] += 1
+                found[(times[key], *key)] = tensor(logged, buffer)
+    return found
+
+
+def _is_equal(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    return first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
