@@ -14,6 +14,7 @@ from typing import Any
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.errors import DeviceError
 from qnnsweep.tasks.storage.atomic import owner_of
+from tests.devices.bare_python import bare_python
 from tests.devices.bench import Bench
 from tests.devices.loopback import write_farm
 
@@ -75,6 +76,21 @@ def test_a_problem_of_a_device_is_shown_with_its_remedy(bench: Bench) -> None:
     assert rows["board_1"]["reachable"] is False
     assert rows["board_1"]["problem"].startswith(f"127.0.0.1:{bench.board.port} cannot be reached: ")
     assert rows["board_1"]["problem"].endswith("; check the device's cable, network and power")
+
+
+def test_a_device_with_onnxruntime_shows_its_version_or_the_command_that_installs_what_is_missing(bench: Bench) -> None:
+    exit_code, rows = devices(bench, "farm=loopback", "device.runner=onnxruntime")
+    assert exit_code == 0
+    versions = f"python {platform.python_version()}, onnxruntime {metadata.version('onnxruntime')}"
+    assert {(row["runner"], row["qnn"], row["problem"]) for row in rows.values()} == {
+        (versions, metadata.version("onnxruntime-qnn"), None)
+    }
+    python = bare_python(bench.folder / "python", "numpy")
+    exit_code, rows = devices(bench, "device=board_1", "device.runner=onnxruntime", f"device.python={python}")
+    assert exit_code == 4
+    wheel = f"onnxruntime-qnn=={metadata.version('onnxruntime-qnn')}"
+    line = f"{python} lacks packages: run `{python} -m pip install onnxruntime {wheel}` there"
+    assert rows["board_1"]["problem"] == line
 
 
 def test_holders_and_quarantined_devices_are_shown(bench: Bench) -> None:
