@@ -91,21 +91,24 @@ def run(arguments: list[str], tables: Path) -> str:
     return str(read(tables, "cells")["run_id"].max())
 
 
-def read(tables: Path, name: str) -> pd.DataFrame:
-    """Return a table of all runs; an empty one if no run has rows."""
-    return pd.read_parquet(tables / name) if (tables / name).exists() else pd.DataFrame(columns=["run_id", *CELL])
+def read(tables: Path, name: str, run: str | None = None) -> pd.DataFrame:
+    """Return a table of a run, or of all runs; an empty one if there are no rows."""
+    if not (tables / name).exists():
+        return pd.DataFrame(columns=["run_id", *CELL])
+    return pd.read_parquet(tables / name, filters=None if run is None else [("run_id", "==", run)])
 
 
 def compared(tables: Path, first: str, second: str) -> pd.DataFrame:
     """Return, per cell, how many rows of both runs are equal and different, and in which tables."""
     cells = read(tables, "cells")
     sides = [cells[cells["run_id"] == run].set_index(CELL) for run in (first, second)]
+    both = {name: [read(tables, name, run) for run in (first, second)] for name in TABLES}
     lines: list[dict[str, object]] = []
     for cell in sides[0].index:
         row = sides[0].loc[cell]
         rows, different, where = 0, 0, []
         for name in TABLES:
-            counts = unlike_rows(*(of_cell(read(tables, name), run, cell) for run in (first, second)))
+            counts = unlike_rows(*(of_cell(table, cell) for table in both[name]))
             rows, different = rows + counts[0], different + counts[1]
             where += [name] if counts[1] else []
         other = sides[1]["outcome"].get(cell)
@@ -114,10 +117,9 @@ def compared(tables: Path, first: str, second: str) -> pd.DataFrame:
     return pd.DataFrame.from_records(lines)
 
 
-def of_cell(table: pd.DataFrame, run: str, cell: Sequence[str]) -> pd.DataFrame:
+def of_cell(table: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
     """Return the rows of a cell, without the names of the run and of the device."""
-    chosen = table.set_index("run_id").loc[[run]].reset_index() if run in set(table["run_id"]) else table.head(0)
-    chosen = chosen.merge(pd.DataFrame([dict(zip(CELL, cell, strict=True))]), on=CELL)
+    chosen = table.merge(pd.DataFrame([dict(zip(CELL, cell, strict=True))]), on=CELL)
     return chosen.drop(columns=["run", "run_id", "device"], errors="ignore").reset_index(drop=True)
 
 
