@@ -15,7 +15,7 @@ from qnnsweep.tasks.devices.execute import execute
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.devices.transport import require_success
-from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.errors import DeviceError, RunnerFailed, RuntimesDiffer
 from qnnsweep.tasks.records import Bundle, Capture, Toolchain
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
@@ -66,7 +66,7 @@ def measure(
 def _controlled(capture: Capture, bundle: Bundle, device: Device, store: Store) -> Capture:
     """Return the capture with the number of tensors that ONNX Runtime returned too, if it was asked.
 
-    Raises RuntimesDiffer.
+    Raises RuntimesDiffer, also if ONNX Runtime does not execute the programs.
     """
     second = bundle.onnxruntime
     if second is None or not second.is_control or device.config.runner is not RunnerKind.python:
@@ -75,7 +75,12 @@ def _controlled(capture: Capture, bundle: Bundle, device: Device, store: Store) 
     folders = (f"{device.lease_folder}/{launch.folder}" for launch in bundle.launches)  # their files have arrived
     require_success(device.run(["rm", "-rf", "--", *folders]), f"{device.name}: cannot remove the files of a launch")
     deployment = deploy(bundle.for_onnxruntime(), device=device, store=store)
-    control = collect(execute(deployment, device=device, store=store), device=device, store=store)
+    try:
+        control = collect(execute(deployment, device=device, store=store), device=device, store=store)
+    except RunnerFailed as error:
+        raise RuntimesDiffer(
+            f"ExecuTorch's runtime executes the programs, but ONNX Runtime does not: {error}"
+        ) from error
     return replace(capture, equal_tensors=equal_tensors(capture, control, store))
 
 

@@ -1,7 +1,7 @@
 """qnnsweep's runner for devices with ONNX Runtime: the programs of a cell without ExecuTorch's runtime.
 
-It is the file `__main__.py` of an archive that is copied to devices; see `archive.py`. A device needs Python and the
-packages numpy, onnxruntime and onnxruntime-qnn. The program that it gets is a JSON file; see `parts.py`.
+It is copied to devices in an archive; see `archive.py`. A device needs Python and the packages numpy, onnxruntime and
+onnxruntime-qnn. The program that it gets is a JSON file; see `parts.py`.
 """
 
 import argparse
@@ -61,16 +61,9 @@ class OnnxProgram:
 
     def write_log(self) -> None:
         self._log.write(self._etdump)
-        if self._requests and self._is_driven:
-            names = ", ".join(sorted({self._kernel_of(request) for request in self._requests.values()}))
-            remedy = "install torch on the device: the host does not compute operators between the steps of a sequence"
-            sys.exit(runner.fail(f"{names} runs on the CPU; {remedy}"))
         if self._requests:
             Path(waiting.REQUESTS).write_text(json.dumps([*self._requests.values()]))
             sys.exit(waiting.WAITING)
-
-    def _kernel_of(self, request: Any) -> str:
-        return self._method(request["method"])["calls"][request["call"]]["kernel"]
 
     def _has_kernels(self) -> bool:
         return any("kernel" in call for method in self._methods for call in method["calls"])
@@ -153,6 +146,8 @@ class OnnxProgram:
                     position: kernels.array_in(folder / f"{key}_{position}", method["values"][position])
                     for position in written
                 }
+        if self._is_driven:  # the next step of the sequence would read zeros
+            sys.exit(runner.fail(f"{call['kernel']} runs on the CPU between steps: install torch on the device"))
         asked = Path(waiting.ASKED)
         asked.mkdir(exist_ok=True)
         for position in read:
@@ -206,7 +201,7 @@ def _as(array: Any, dtype: str, shape: Sequence[int]) -> Any:
     """Return the bytes of an array as an array of another type or shape: a delegate and its caller share bytes."""
     import numpy as np
 
-    return np.ascontiguousarray(array).view(np.uint8).view(dtype).reshape(shape)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).view(dtype).reshape(shape)
 
 
 def main() -> int:
