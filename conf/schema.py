@@ -46,11 +46,8 @@ class TransportKind(Enum):
 
 
 class RunnerKind(Enum):
-    """The program that executes a cell.
-
-    It is qnnsweep's Python runner with ExecuTorch, for x86_64 hosts, ExecuTorch's native runner, or qnnsweep's Python
-    runner with ONNX Runtime, for a machine with the package onnxruntime-qnn.
-    """
+    """The program that executes a cell: qnnsweep's Python runner with ExecuTorch (for x86_64 hosts) or with ONNX
+    Runtime (for a machine with the package onnxruntime-qnn), or ExecuTorch's native runner."""
 
     python = "python"
     native = "native"

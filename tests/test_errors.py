@@ -19,6 +19,7 @@ from qnnsweep.tasks.errors import (
     QnnsweepError,
     RequestError,
     RunnerFailed,
+    RuntimesDiffer,
     ToolchainError,
 )
 from qnnsweep.tasks.records import Command
@@ -32,6 +33,7 @@ ERRORS = [
     DeviceError("refused", problem=DeviceProblem.LOGIN),
     DeadlinePassed("too long", output=b"so far"),
     RunnerFailed("aborted", command=Command(argv=("runner",), exit_code=-6, seconds=1.0), log="0" * 64),
+    RuntimesDiffer("output a differs"),
     EvidenceError("damaged"),
 ]
 

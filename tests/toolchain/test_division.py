@@ -149,3 +149,18 @@ def test_the_last_operator_of_a_part_that_does_not_serve_is_logged_by_none(cell:
     capture = with_method(cell.capture, debug=())
     divisions = next_divisions(serving, capture, 8, resources.store)
     assert divisions == (Division(spans=(spans[0], spans[2]), unlogged=(Unlogged(span=spans[1], reason="refused"),)),)
+
+
+@pytest.mark.parametrize("scheme", ["fp16", "8a8w"])
+def test_a_constant_that_executorch_makes_up_belongs_to_no_part(scheme: str, resources: Resources) -> None:
+    overrides = ["model=digits_cnn", f"scheme={scheme}", "soc=SM8650", "measure.operator_samples=1"]
+    ask = load(overrides).cells[0].request
+    inputs = [InputConfig(name="x", shape=[1, 4, 16])]
+    quantized = quantized_model(ask, resources, "normed_model", 2, name="normed", inputs=inputs)
+    lowered = lower(quantized, ask.soc, lowering_options(ask), store=resources.store, workers=resources.workers)
+    end = len(lowered.methods[0].operators)
+    spans = Span(first=0, end=end // 2), Span(first=end // 2, end=end)
+    cell = Cell(ask, quantized, lowered, measured(ask, lowered, resources))
+    parts = divided(cell, Division(spans=spans, unlogged=()), resources)
+    assert [debug.unavailable for debug in parts.lowered.methods[0].debug_programs] == [None, None]
+    assert parts.capture.methods[0].failures == {}
