@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from qnnsweep.conf.schema import RunnerKind
 from qnnsweep.tasks.devices.cooldown import wait_until_cool
 from qnnsweep.tasks.devices.device import Device
-from qnnsweep.tasks.devices.host_kernels import answer, most_rounds
+from qnnsweep.tasks.devices.host_kernels import answer, methods_of, most_rounds
 from qnnsweep.tasks.devices.native_runner import RUNNER
 from qnnsweep.tasks.devices.runner_cli import (
     OUTPUT_FOLDER,
@@ -90,8 +90,9 @@ def _run(deployment: Deployment, launch: Launch, request: RunRequest, device: De
     if device.config.runner is not RunnerKind.onnxruntime or result.exit_code != WAITING:
         return result
     assert request.folder is not None, "the folder of the launch"
-    for number in range(most_rounds(launch.program, store)):
-        answer(launch, number, deployment.bundle.runner, request.folder, device=device, store=store)
+    methods = methods_of(launch.program, store)
+    for number in range(most_rounds(methods)):
+        answer(launch, methods, number, deployment.bundle.runner, request.folder, device=device, store=store)
         result = device.transport.run(request)
         if result.exit_code != WAITING:
             break

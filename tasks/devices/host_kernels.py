@@ -4,7 +4,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from qnnsweep.tasks.devices.runner_cli import last_lines
 from qnnsweep.tasks.devices.transport import RunRequest
 from qnnsweep.tasks.errors import DeviceError, RunnerFailed
 from qnnsweep.tasks.records import Blob, Command, Launch
-from qnnsweep.tasks.records.waiting import ANSWERS, ASKED, KERNELS, REQUESTS
+from qnnsweep.tasks.records.waiting import ANSWERS, ASKED, KERNELS, REQUESTS, tensor_positions
 from qnnsweep.tasks.storage.store import Store
 
 _REQUEST_BYTES = 1024
@@ -24,31 +24,34 @@ _REQUEST_BYTES = 1024
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
-def most_rounds(description: Blob, store: Store) -> int:
-    """Return how often a program can wait: once per operator on the CPU. `description`: see `Parts`."""
-    methods = json.loads(store.read(description))["methods"]
-    return sum("kernel" in call for method in methods for call in method["calls"])
+def methods_of(description: Blob, store: Store) -> Mapping[str, Any]:
+    """Return the methods of a program, by name. `description`: see `Parts`."""
+    return {method["name"]: method for method in json.loads(store.read(description))["methods"]}
 
 
-def answer(launch: Launch, round_: int, runner: Blob, folder: str, *, device: Device, store: Store) -> None:
+def most_rounds(methods: Mapping[str, Any]) -> int:
+    """Return how often a program can wait: once per operator on the CPU."""
+    return sum("kernel" in call for method in methods.values() for call in method["calls"])
+
+
+def answer(
+    launch: Launch, methods: Mapping[str, Any], round_: int, runner: Blob, folder: str, *, device: Device, store: Store
+) -> None:
     """Compute what a launch waits for on this machine, and send the results to the launch's folder on the device.
 
-    `round_`: how often the launch has waited before. Raises DeviceError if the channel fails or if the device asks for
-    something that the program does not have, and RunnerFailed if the operators cannot be computed.
+    `methods`: those of the launch's program. `round_`: how often the launch has waited before. Raises DeviceError if
+    the channel fails or if the device asks for something that the program does not have, and RunnerFailed if the
+    operators cannot be computed.
     """
-    methods = {method["name"]: method for method in json.loads(store.read(launch.program))["methods"]}
-    calls = sum("kernel" in call for method in methods.values() for call in method["calls"])
     with store.scratch("kernels") as scratch:
-        most = _REQUEST_BYTES * calls * launch.samples
+        most = _REQUEST_BYTES * most_rounds(methods) * launch.samples
         requests = _requests(_text(folder, most, scratch / "requests", device), methods, device)
         sizes = {f"{ASKED}/{request['key']}_{at}": _size(spec) for request, at, spec in _tensors(requests, methods)}
         work = scratch / "work"
         device.transport.pull(folder, sizes, work)
         (work / REQUESTS).write_text(json.dumps(requests))
-        description = scratch / "description"
-        description.write_bytes(store.read(launch.program))
         store.verify(runner)
-        argv = [sys.executable, "-P", str(store.path(runner)), KERNELS, str(description), str(work)]
+        argv = [sys.executable, "-P", *map(str, (store.path(runner), KERNELS, store.path(launch.program), work))]
         ran = LocalTransport().run(RunRequest(argv, deadline_s=device.config.deadline_s))
         if ran.exit_code != 0:
             end = last_lines(ran.stderr.decode(errors="replace").splitlines())
@@ -80,20 +83,16 @@ def _requests(text: str, methods: Mapping[str, Any], device: Device) -> Sequence
         for request in requests:
             method = methods[request["method"]]
             call, reads = method["calls"][request["call"]], request["reads"]
-            is_of_call = "kernel" in call and len(set(reads)) == len(reads) and {*reads} <= {*_read(call["arguments"])}
+            is_of_call = (
+                "kernel" in call
+                and len(set(reads)) == len(reads)
+                and {*reads} <= {*tensor_positions(call["arguments"])}
+            )
             if request["call"] < 0 or not is_of_call or not _KEY.fullmatch(request["key"]):
                 raise ValueError(text[:200])
     except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         raise DeviceError(f"{device.name} asks for an operator that the program does not have") from error
     return requests
-
-
-def _read(arguments: Sequence[Any]) -> Iterator[str]:
-    """Yield the positions of the tensors in the arguments of a call."""
-    for argument in arguments:
-        if "value" in argument:
-            yield argument["value"]
-        yield from _read(argument.get("list", ()))
 
 
 def _tensors(requests: Sequence[Mapping[str, Any]], methods: Mapping[str, Any]) -> list[tuple[Any, str, Any]]:

@@ -28,10 +28,10 @@ from typing import Any, Protocol
 Arrays = Sequence[Any]
 """NumPy arrays, in the order of the inputs or the outputs of a method."""
 
-# The dtypes that an input can have, by their numbers in ExecuTorch's ScalarType (schema/scalar_type.fbs).
+# The dtypes of NumPy, by their numbers in ExecuTorch's ScalarType (schema/scalar_type.fbs).
 SCALAR_TYPES = {
     0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64", 11: "bool",
-    27: "uint16",
+    27: "uint16", 28: "uint32", 29: "uint64",
 }  # fmt: skip
 
 

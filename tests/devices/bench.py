@@ -14,7 +14,7 @@ from pathlib import Path
 from qnnsweep.conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.measure import measure
-from qnnsweep.tasks.records import Bundle, Capture, Launch, LaunchedMethod, TensorSpec
+from qnnsweep.tasks.records import Blob, Bundle, Capture, Launch, LaunchedMethod, TensorSpec
 from qnnsweep.tasks.storage.store import Store
 from tests.devices.loopback import Adbd, AdbServer, Sshd, running
 
@@ -40,6 +40,22 @@ def when(condition: Callable[[], bool], action: Callable[[], object]) -> threadi
     thread = threading.Thread(target=watch)
     thread.start()
     return thread
+
+
+def shipping_launch(program: Blob, inputs: Blob) -> Launch:
+    """Return the launch of a shipping program on one sample, with the output `OUTPUT`."""
+    return Launch(
+        name="shipping",
+        program=program,
+        input_list=inputs,
+        samples=1,
+        debug=False,
+        debug_buffer_bytes=0,
+        events=5,
+        iterations=1,
+        warm_up=0,
+        methods=(LaunchedMethod(name=None, index=0, outputs=(OUTPUT,)),),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,18 +103,7 @@ class Bench:
         runner, program = self.store.put_bytes(code.encode()), self.store.put_bytes(b"program")
         inputs = self.store.put_bytes(b"")
         weight = [self.store.put_bytes(os.urandom(ballast))] if ballast else []
-        launch = Launch(
-            name="shipping",
-            program=program,
-            input_list=inputs,
-            samples=1,
-            debug=False,
-            debug_buffer_bytes=0,
-            events=5,
-            iterations=1,
-            warm_up=0,
-            methods=(LaunchedMethod(name=None, index=0, outputs=(OUTPUT,)),),
-        )
+        launch = shipping_launch(program, inputs)
         return Bundle(runner=runner, blobs=(runner, program, inputs, *weight), launches=(launch,))
 
     def measure(self, bundle: Bundle, *devices: DeviceConfig, soc: SocConfig | None = None) -> Capture:

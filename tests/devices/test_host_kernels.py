@@ -13,10 +13,11 @@ from qnnsweep.conf.schema import DeviceConfig, RunnerKind
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.errors import DeviceError, RunnerFailed
 from qnnsweep.tasks.measure import measure
-from qnnsweep.tasks.records import Bundle, Capture, Launch, LaunchedMethod, OnnxRuntime, Parts, TensorSpec
+from qnnsweep.tasks.records import Bundle, Capture, OnnxRuntime, Parts
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.ort import kernels
 from qnnsweep.tasks.toolchain.ort.archive import onnx_runner
+from tests.devices.bench import shipping_launch
 
 KEY = "5" * 64
 # As a device it waits until it is answered, and returns the answer. As a program of the host it is the real archive.
@@ -48,20 +49,10 @@ def captured(tmp_path: Path, text: str, kernel: str = "aten::neg.out") -> Captur
     described = {"methods": [method | {"calls": [call]}]}
     runner, program, inputs = (store.put_bytes(data) for data in (code.encode(), b"program", b""))
     parts = Parts(program=program, description=store.put_bytes(json.dumps(described).encode()), files=())
-    launch = Launch(
-        name="shipping",
-        program=program,
-        input_list=inputs,
-        samples=1,
-        debug=False,
-        debug_buffer_bytes=0,
-        events=5,
-        iterations=1,
-        warm_up=0,
-        methods=(LaunchedMethod(name=None, index=0, outputs=(TensorSpec(name="y", shape=(2,), dtype="float32"),)),),
-    )
     second = OnnxRuntime(runner=runner, parts=(parts,))
-    bundle = Bundle(runner=runner, blobs=(runner, program, inputs), launches=(launch,), onnxruntime=second)
+    bundle = Bundle(
+        runner=runner, blobs=(runner, program, inputs), launches=(shipping_launch(program, inputs),), onnxruntime=second
+    )
     device = DeviceConfig(name="board", runner=RunnerKind.onnxruntime, work_folder=str(tmp_path / "b" / "w"))
     return measure(bundle, (device,), None, store=store, farm=Farm(host_environment={}, folder=tmp_path / "farm"))
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qnnsweep.tasks.records.waiting import ANSWERS, ASKED, REQUESTS
+from qnnsweep.tasks.records.waiting import ANSWERS, ASKED, REQUESTS, tensor_positions
 
 Values = Mapping[str, Any]
 """The values of a method that are known, by their positions."""
@@ -34,12 +34,12 @@ def has_pytorch() -> bool:
 
 def read_by(call: Any, values: Values) -> list[str]:
     """Return the positions of the tensors that a kernel reads. Those that it writes are not known yet."""
-    return [position for position in _positions(call["arguments"]) if position in values]
+    return [position for position in _positions(call) if position in values]
 
 
 def written_by(call: Any, values: Values) -> list[str]:
     """Return the positions of the tensors that a kernel writes."""
-    return [position for position in _positions(call["arguments"]) if position not in values]
+    return [position for position in _positions(call) if position not in values]
 
 
 def key_of(call: Any, arrays: Sequence[Any]) -> str:
@@ -126,14 +126,9 @@ def array_in(file: Path, spec: Any) -> Any:
     return np.fromfile(file, spec["dtype"]).reshape(spec["shape"])
 
 
-def _positions(arguments: Sequence[Any]) -> list[str]:
+def _positions(call: Any) -> dict[str, None]:
     """Return the positions of the tensors in the arguments of a kernel, each once."""
-    found: dict[str, None] = {}
-    for argument in arguments:
-        if "value" in argument:
-            found[argument["value"]] = None
-        found |= dict.fromkeys(_positions(argument.get("list", ())))
-    return list(found)
+    return dict.fromkeys(tensor_positions(call["arguments"]))
 
 
 def _given(argument: Any, tensors: Mapping[str, Any]) -> Any:

@@ -11,11 +11,10 @@ from typing import Any
 
 import flatbuffers
 
+from qnnsweep.tasks.toolchain.runner import SCALAR_TYPES
+
 _ALIGNMENT = 64
-_DTYPES = {
-    "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7, "bool": 11,
-    "uint16": 27, "uint32": 28, "uint64": 29,
-}  # fmt: skip
+_CODES = {name: code for code, name in SCALAR_TYPES.items()}
 _TENSOR = 5
 """ValueType.Tensor."""
 
@@ -69,7 +68,7 @@ class Log:
         build = self._builder
         fields = [self._longs(sizes), self._longs(strides)]
         build.StartObject(4)
-        build.PrependInt8Slot(0, _DTYPES[str(array.dtype)], 0)
+        build.PrependInt8Slot(0, _CODES[str(array.dtype)], 0)
         build.PrependUOffsetTRelativeSlot(1, fields[0], 0)
         build.PrependUOffsetTRelativeSlot(2, fields[1], 0)
         build.PrependInt64Slot(3, offset, 0)

@@ -15,6 +15,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Blob, DelegateFacts, GraphTensor, Parts, ProgramFacts
 from qnnsweep.tasks.storage.store import Store
@@ -133,7 +135,7 @@ def one_node_model(graph: str, context: str, inputs: Sequence[GraphTensor], outp
     from onnx import helper
 
     def described(tensor: GraphTensor) -> Any:
-        element = helper.np_dtype_to_tensor_dtype(_numpy(tensor))
+        element = helper.np_dtype_to_tensor_dtype(np.dtype(_dtype(tensor)))
         return helper.make_tensor_value_info(tensor.name, element, list(tensor.shape))
 
     node = helper.make_node(
@@ -151,12 +153,6 @@ def one_node_model(graph: str, context: str, inputs: Sequence[GraphTensor], outp
     made = helper.make_graph([node], graph, [*map(described, inputs)], [*map(described, outputs)])
     domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(made, ir_version=9, opset_imports=domains).SerializeToString(deterministic=True)
-
-
-def _numpy(tensor: GraphTensor) -> Any:
-    import numpy as np
-
-    return np.dtype(_dtype(tensor))
 
 
 def _dtype(tensor: GraphTensor) -> str:
