@@ -182,6 +182,19 @@ def test_the_second_runtime_returns_every_tensor_of_the_first_one(
     assert capture.equal_tensors == inside + 4 * 2
 
 
+def test_what_depends_on_an_operator_on_the_cpu_is_blamed_on_no_runtime(
+    divided: tuple[Request, LoweredProgram], resources: Resources
+) -> None:
+    ask, lowered = divided  # PyTorch rounds its erf otherwise than ExecuTorch's kernel
+    asked = replace(ask, measure=replace(ask.measure, second_runtime=True))
+    capture = measured_by((asked, lowered), resources)
+    (files,) = capture.methods[0].debug
+    logged = read_etdump(resources.store.read(files.etdump)).tensors
+    before = sum(one.delegate_identifier is not None and one.instruction_id == 0 for one in logged)
+    assert before > 0
+    assert capture.equal_tensors == before
+
+
 def test_outputs_that_a_runtime_exchanges_are_its_fault_and_that_of_no_operator(
     controlled: tuple[Request, LoweredProgram], resources: Resources
 ) -> None:
