@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from qnnsweep.conf.schema import DeviceConfig, SshConfig, TransportKind
+from qnnsweep.conf.devices import DeviceConfig, SshConfig, TransportKind
 from qnnsweep.conf.units import MIB
 from qnnsweep.tasks.devices.adb import AdbTransport
 from qnnsweep.tasks.devices.deploy import deploy

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from qnnsweep.conf.devices import RunnerKind
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.names import SHIPPED_BACKENDS
-from qnnsweep.conf.schema import RunnerKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,11 +8,12 @@ from pathlib import PurePosixPath
 
 from qnnsweep.conf.backends import planned_backend
 from qnnsweep.conf.constraints import host_address, regular_expression, violations
+from qnnsweep.conf.devices import PROBE, DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.conf.errors import RequestError, did_you_mean, one_of, printable
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.names import QUANT_DTYPES, SHIPPED_BACKENDS
 from qnnsweep.conf.overrides import method_problems, override_problems
-from qnnsweep.conf.schema import PROBE, DeviceConfig, Request, RetentionConfig, RunnerKind, TransportKind
+from qnnsweep.conf.schema import Request, RetentionConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.conf.states import methods_with_keys, samples_key, state_problems
 

@@ -1,9 +1,10 @@
 """The reasons why a cell is impossible: its backend excludes the cell, or no device can execute the cell."""
 
 from qnnsweep.conf.backends import Rule, planned_backend
+from qnnsweep.conf.devices import PROBE, DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.conf.errors import printable
 from qnnsweep.conf.overrides import computed_in
-from qnnsweep.conf.schema import PROBE, DeviceConfig, Request, RunnerKind, SocConfig, TransportKind
+from qnnsweep.conf.schema import Request, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 
 COLLECTION = "the cases of a collection run in the simulator of this machine; set no other transport or runner"

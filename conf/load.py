@@ -30,6 +30,7 @@ from qnnsweep.conf.check import unknown_schemes
 from qnnsweep.conf.compose import SEARCH_PATH, Overrides, compose, compose_cells, compose_request, quoted
 from qnnsweep.conf.constraints import violations
 from qnnsweep.conf.describe import is_known, no_such_key
+from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.limits import check_override
 from qnnsweep.conf.masking import MASK, mask_secrets, names_secret
@@ -39,7 +40,7 @@ from qnnsweep.conf.places import SAMPLES_KEYS
 from qnnsweep.conf.plan import SWEEP_KEYS, Plan, plan
 from qnnsweep.conf.recompare import KEPT, KINDS, restored
 from qnnsweep.conf.sampled import absolute, code_of, with_samples
-from qnnsweep.conf.schema import DeviceConfig, Request
+from qnnsweep.conf.schema import Request
 from qnnsweep.conf.sweeper import Dimension, Search, is_numeric, is_of_sweeper, numeric, register, search_of
 from qnnsweep.conf.syntax import explain
 from qnnsweep.conf.toolchains import ToolchainConfig

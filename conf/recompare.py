@@ -9,11 +9,12 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Any
 
+from qnnsweep.conf.devices import DeviceConfig, FarmConfig
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.names import METRICS, SHIPPED_BACKENDS
 from qnnsweep.conf.plan import Plan, PlannedCell
-from qnnsweep.conf.schema import BackendConfig, DeviceConfig, FarmConfig, MeasureConfig, Request, SocConfig
+from qnnsweep.conf.schema import BackendConfig, MeasureConfig, Request, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.conf.tolerances import ToleranceConfig
 from qnnsweep.conf.toolchains import ToolchainConfig

@@ -13,11 +13,8 @@ from annotated_types import Interval
 
 from qnnsweep.conf.constraints import (
     Bytes,
-    Celsius,
     Count,
     Cron,
-    HostAddress,
-    HostAndPort,
     Natural,
     NonNegative,
     NotificationBlock,
@@ -28,30 +25,13 @@ from qnnsweep.conf.constraints import (
     function_path_or,
     one_of_numbers,
 )
+from qnnsweep.conf.devices import DeviceConfig, FarmConfig
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.names import ENDS_TO_FAIL_ON, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
 from qnnsweep.conf.repair import BudgetConfig, CertificateConfig, TargetConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.conf.tolerances import ToleranceConfig
 from qnnsweep.conf.toolchains import ToolchainConfig
-
-PROBE = "probe"
-"""The value of `device.soc` that makes qnnsweep read the SoC from the device."""
-
-
-class TransportKind(Enum):
-    local = "local"
-    adb = "adb"
-    ssh = "ssh"
-
-
-class RunnerKind(Enum):
-    """The program that executes a cell: qnnsweep's Python runner with ExecuTorch (for x86_64 hosts) or with ONNX
-    Runtime (for a machine with the package onnxruntime-qnn), or ExecuTorch's native runner."""
-
-    python = "python"
-    native = "native"
-    onnxruntime = "onnxruntime"
 
 
 class PerformanceMode(Enum):
@@ -66,13 +46,6 @@ class PerformanceMode(Enum):
     high_power_saver = 6
     low_balanced = 7
     balanced = 8
-
-
-class HostKeys(Enum):
-    """The treatment of a host that is not in known_hosts: reject it, or record its key at the first connection."""
-
-    strict = "strict"
-    accept_new = "accept_new"
 
 
 class Reuse(Enum):
@@ -97,71 +70,6 @@ class BackendConfig:
     name: str
     kind: Annotated[str, function_path_or(tuple(SHIPPED_BACKENDS), "Class")]
     """`qnn`, `xnnpack` or `portable`, or `package.module:Class` for a backend of another vendor."""
-
-
-@dataclass(kw_only=True, slots=True)
-class SshConfig:
-    host_keys: HostKeys = HostKeys.strict
-    known_hosts: str | None = None
-    """The path of the known_hosts file; null is `~/.ssh/known_hosts`."""
-    key_file: str | None = None
-    """The path of a private key. With null, the usual key files in `~/.ssh` are tried."""
-    agent: bool = True
-    """Whether to use the keys of the ssh-agent."""
-    password_variable: str | None = None
-    """The name of the environment variable that holds the password, never the password itself."""
-    jump: HostAddress | None = None
-    """`[user@]host[:port]` of a jump host. Its key is checked in the same way as the device's key."""
-    jump_password_variable: str | None = None
-    """The name of the environment variable that holds the password for the jump host. The jump host never gets the
-    device's password."""
-    keep_alive_s: Natural = 15
-
-
-@dataclass(kw_only=True, slots=True)
-class DeviceConfig:
-    name: str
-    transport: TransportKind = TransportKind.local
-    address: str | None = None
-    """For adb, the serial that `adb devices` shows, or host:port. For ssh, `[user@]host[:port]`. For local, null."""
-    adb_server: HostAndPort | None = None
-    """`host:port` of the adb server; null is adb's default server."""
-    ssh: SshConfig = field(default_factory=SshConfig)
-    soc: str | None = None
-    """The device's SoC. `probe` means: read it from the device. null means a simulator host, for any SoC's programs."""
-    runner: RunnerKind = RunnerKind.python
-    work_folder: str | None = None
-    """The folder on the device for blobs and launches. For a local device, null is `artifacts/devices/local`."""
-    python: str | None = None
-    """The Python interpreter that starts qnnsweep's runner on the device. For a local device, null is the interpreter
-    of this process."""
-    native_folder: str | None = None
-    """For the native runner: the folder of an ExecuTorch build on this machine. It contains `qnn_executor_runner`."""
-    environment: dict[str, str] = field(default_factory=dict[str, str])
-    """Environment variables for processes on the device. Values can be secret: no process list or table shows them.
-    In an override, write a secret as ${oc.env:VARIABLE}; see `masked_names`."""
-    tags: list[str] = field(default_factory=list[str])
-    """Labels of your choice, which `qnnsweep devices` shows."""
-    deadline_s: Positive = 600.0
-    """The number of seconds after which a command on the device or a file transfer is stopped."""
-    below_celsius: Celsius | None = None
-    """A launch waits until the hottest sensor of the device is below this temperature. With null, no launch waits."""
-    cool_down_s: Positive = 900.0
-    """The maximum number of seconds that a launch waits for the temperature `below_celsius`."""
-    keep_days: Positive = 14.0
-    """Files that were not used for this many days are removed from the device's work folder."""
-    least_free_mib: Natural = 512
-    """The free space, in MiB, that a transfer must leave on the device. If a transfer would leave less, all files in
-    the device's work folder that the cell does not need are removed first."""
-
-
-@dataclass(kw_only=True, slots=True)
-class FarmConfig:
-    """Devices that share a sweep's cells. A cell goes to a free device with the cell's SoC, or to a simulator host."""
-
-    name: str = ""
-    devices: list[str] = field(default_factory=list[str])
-    """The names of options of the group `device`."""
 
 
 @dataclass(kw_only=True, slots=True)

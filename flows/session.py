@@ -28,7 +28,6 @@ from qnnsweep.flows.runs import events, flow_state, notifications, results
 from qnnsweep.flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_artifacts, create_progress
 from qnnsweep.flows.runs.files import link_files
 from qnnsweep.flows.runs.retention import apply_retention, manifest
-from qnnsweep.flows.server import leases
 from qnnsweep.flows.server.signals import die_on_sigterm
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 from qnnsweep.tasks.records import RunFacts, Toolchain
@@ -95,7 +94,7 @@ class Session:
     def resources(self) -> Resources:
         """The workers and devices of the run. Raises EnvironmentUnusable."""
         if self._resources is None:
-            self._resources = prepare(self.plan, device_lock=leases.exclusive)
+            self._resources = prepare(self.plan)
         return self._resources
 
     def measure(self, cells: Sequence[PlannedCell], *, check_overrides: bool = False) -> list[CellResult]:

@@ -8,6 +8,7 @@ QnnsweepError
   MachineFault      a process was killed, or memory was short         never cached; run again
   DeviceError       the channel to a device failed                    retried on another device
     DeadlinePassed    a command or a transfer took too long
+    LeaseLost         the lock of the device was not renewed in time  leased again
   RunnerFailed      the device ran the program and the program failed never retried
   EvidenceError     bytes do not match their record                   never used
 
@@ -106,6 +107,10 @@ class DeadlinePassed(DeviceError):
     def __init__(self, message: str, *, output: bytes = b"") -> None:
         super().__init__(message, problem=DeviceProblem.HUNG)
         self.output = output
+
+
+class LeaseLost(DeviceError):
+    """The lock of a device ended during a lease, and its commands were stopped. Nothing is wrong with the device."""
 
 
 class RunnerFailed(QnnsweepError):

@@ -1,11 +1,13 @@
 """The stage measure: Bundle -> Capture. Its three steps run on a device during one lease."""
 
+import logging
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
-from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SocConfig
+from qnnsweep.conf.devices import DeviceConfig, RunnerKind
+from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.comparison.runtimes import equal_tensors
 from qnnsweep.tasks.comparison.worst_sample import bundle_of_failed, bundle_of_worst
 from qnnsweep.tasks.devices.collect import collect, collect_again
@@ -15,11 +17,12 @@ from qnnsweep.tasks.devices.execute import execute
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.devices.transport import require_success
-from qnnsweep.tasks.errors import DeviceError, RunnerFailed, RuntimesDiffer
+from qnnsweep.tasks.errors import DeviceError, LeaseLost, RunnerFailed, RuntimesDiffer
 from qnnsweep.tasks.records import Bundle, Capture, Toolchain
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 
+_LOG = logging.getLogger(__name__)
 Step = Callable[[str], AbstractContextManager[object]]
 """A function from the name of a step to the context in which the step runs."""
 
@@ -44,6 +47,7 @@ def measure(
     `_toolchain`: the toolchain with which a local device runs its programs; used only for the cache key.
     `run_id`: written into the capture.
     `step`: reports the start and the end of each of the three steps.
+    A lease that is lost, because this process did not renew it in time, begins again.
     Raises DeviceError when no device is left. RunnerFailed and EvidenceError of the three steps are passed on.
     """
     while True:
@@ -59,6 +63,8 @@ def measure(
                     capture = _with_further_samples(capture, sent, device, store)
                     capture = _controlled(capture, bundle, device, store)
                 return replace(capture, measured_run=run_id)
+            except LeaseLost as error:
+                _LOG.warning("%s: %s; the cell starts again", device.name, error)
             except DeviceError as error:
                 farm.quarantine(device.name, error)
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from qnnsweep.conf.schema import DeviceConfig, MeasureConfig
+from qnnsweep.conf.devices import DeviceConfig
+from qnnsweep.conf.schema import MeasureConfig
 from qnnsweep.conf.tolerances import OperatorTolerance
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.tasks.bundle import bundle

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qnnsweep.conf.schema import DeviceConfig, MeasureConfig, Request
+from qnnsweep.conf.devices import DeviceConfig
+from qnnsweep.conf.schema import MeasureConfig, Request
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.devices.collect import collect

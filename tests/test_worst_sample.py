@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 from safetensors.numpy import load
 
-from qnnsweep.conf.schema import DeviceConfig, Request
+from qnnsweep.conf.devices import DeviceConfig
+from qnnsweep.conf.schema import Request
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.compare import compare

@@ -12,6 +12,7 @@ from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.utilities.annotations import opaque
 
+from qnnsweep.conf.devices import RunnerKind
 from qnnsweep.conf.impossible import can_run_on
 from qnnsweep.conf.names import (
     CELL_STAGES,
@@ -23,7 +24,7 @@ from qnnsweep.conf.names import (
     OperatorReference,
 )
 from qnnsweep.conf.plan import PlannedCell
-from qnnsweep.conf.schema import MeasureConfig, Request, Reuse, RunnerKind, SocConfig
+from qnnsweep.conf.schema import MeasureConfig, Request, Reuse, SocConfig
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.flows.forecasts.costs import StageWork, stages_of, work_label
 from qnnsweep.tasks.bundle import bundle_task

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 
+from qnnsweep.conf.devices import RunnerKind
 from qnnsweep.conf.impossible import can_run_on
 from qnnsweep.conf.plan import Plan
-from qnnsweep.conf.schema import Request, RunnerKind
+from qnnsweep.conf.schema import Request
 from qnnsweep.conf.toolchains import ToolchainConfig
 from qnnsweep.conf.units import GIB, MIB
 from qnnsweep.flows.cells.toolchains import MODULES_OF_CALLS
 from qnnsweep.flows.forecasts import costs
-from qnnsweep.tasks.devices.farm import DeviceLock, Farm
+from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.errors import EnvironmentUnusable
 from qnnsweep.tasks.storage.store import Store
@@ -72,11 +73,8 @@ class Resources:
         return [self.workers, *(workers for workers, _ in self.others.values())]
 
 
-def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
-    """Open the store, find QNN, and set the limits of workers. Raises EnvironmentUnusable if the plan cannot be run.
-
-    `device_lock`: locks a leased device against other processes. If None, a device is locked only in this process.
-    """
+def prepare(plan: Plan) -> Resources:
+    """Open the store, find QNN, and set the limits of workers. Raises EnvironmentUnusable if the plan cannot be run."""
     store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
     store.check_writable()
     store.remove_stale_temporaries()
@@ -109,10 +107,5 @@ def prepare(plan: Plan, *, device_lock: DeviceLock | None = None) -> Resources:
             if is_native and cell.impossible is None and can_run_on(device, cell.request):
                 native_files(device, cell.request.soc.arch, os.environ)  # raises if the device's runner is not complete
     workers = WorkerPool(versions, supervisor)
-    farm = Farm(
-        host_environment=of_runner,
-        folder=store.root / "devices",
-        device_lock=device_lock,
-        fork=workers.program_starter(of_runner),
-    )
+    farm = Farm(host_environment=of_runner, folder=store.root / "devices", fork=workers.program_starter(of_runner))
     return Resources(store=store, workers=workers, farm=farm).with_toolchains(others)

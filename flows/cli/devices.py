@@ -12,17 +12,17 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from qnnsweep.conf.devices import PROBE, DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.conf.errors import printable
 from qnnsweep.conf.load import load
-from qnnsweep.conf.schema import PROBE, DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.tasks.devices import facts
-from qnnsweep.tasks.devices.device import LEASES, Device, open_device
+from qnnsweep.tasks.devices.device import Device, open_device
 from qnnsweep.tasks.devices.farm import quarantined_in
+from qnnsweep.tasks.devices.lock import holder_of
 from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.devices.transport import RunRequest
 from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, RequestError
 from qnnsweep.tasks.report.format import plain_table
-from qnnsweep.tasks.storage.atomic import owner_is_dead, owner_of
 from qnnsweep.tasks.storage.store import Store
 
 _PARALLEL = 32
@@ -103,7 +103,7 @@ def _status(config: DeviceConfig, folder: Path, quarantined: str | None) -> Devi
             "celsius": read.celsius,
             "battery_percent": read.battery_percent,
             "power_mw": read.power_mw,
-            "busy": _holder(device),
+            "busy": holder_of(device),
         }
         problem = _wrong_soc(config, read.soc)
         runners = {RunnerKind.native: _native, RunnerKind.onnxruntime: _onnxruntime}
@@ -124,17 +124,6 @@ def _wrong_soc(config: DeviceConfig, read: str | None) -> str | None:
         return "the device does not report its SoC: set device.soc"
     is_right = read is None or facts.soc_matches(read, config.soc)
     return None if is_right else f"its SoC is {read}, not {config.soc}: correct device.soc"
-
-
-def _holder(device: Device) -> str | None:
-    """Return the host and the process of the lease in the device's lease folder. None if there is no lease."""
-    folder = f"{device.work_folder}/{LEASES}"
-    listing = device.transport.run(RunRequest(["ls", "-1", folder], deadline_s=facts.DEADLINE_S))
-    leases = [name for name in listing.stdout.decode(errors="replace").splitlines() if not owner_is_dead(name)]
-    if not leases:
-        return None
-    owner = owner_of(leases[0])
-    return leases[0] if owner is None else f"{owner.host}-{owner.pid}"
 
 
 Versions = tuple[dict[str, str | None], str | None]

@@ -5,8 +5,6 @@ import os
 _SETTINGS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
-    # A device's lease must outlive its holder's temporary server, so leases are stored in files and not in memory.
-    "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     # The terminal shows the live table instead of the log. Prefect's UI shows the full log.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
 }

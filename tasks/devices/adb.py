@@ -13,17 +13,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.tasks.devices.atomic_transfer import pull_atomically, push_atomically, total_size
 from qnnsweep.tasks.devices.output import BoundedOutput, ProcessOutput
 from qnnsweep.tasks.devices.remote_command import RemoteCommand
-from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, batches, past_deadline
+from qnnsweep.tasks.devices.transport import CommandResult, Fence, RunRequest, batches, past_deadline
 from qnnsweep.tasks.devices.triage import of_channel
 from qnnsweep.tasks.errors import DeviceError, DeviceProblem
 
 _GRACE_S = 5.0
 _PROGRESS = re.compile(r"\[\s*\d+%\][^\r\n]*[\r\n]*")
 _HOUSEKEEPING_S = 60.0
+_LOOKS, _LOOK_S = 4, 0.25
+"""How often the state of a device is read after a `connect`, and the seconds between."""
 _UNEXPECTED_BYTES = 2**20
 """How much more than the announced sizes a pull may store before it is stopped."""
 
@@ -37,6 +39,7 @@ class AdbTransport:
     """The deadline of each transfer."""
     server: tuple[str, int] | None = None
     """Host and port of the adb server; None for adb's default."""
+    fence: Fence | None = None
     _ready: bool = False
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -70,7 +73,7 @@ class AdbTransport:
 
     def run(self, request: RunRequest) -> CommandResult:
         self._connect()
-        command, started = RemoteCommand.of(request), time.monotonic()
+        command, started = RemoteCommand.of(request, self.fence), time.monotonic()
         shell = ["-s", self.serial, "shell", "-T", "-e", "none", command.start]
         ended = self._adb(*shell, deadline_s=request.deadline_s, program=request.argv[0], script=command.script)
         return command.result(ended.stdout, ended.stderr, time.monotonic() - started, self.serial)
@@ -84,17 +87,28 @@ class AdbTransport:
             if self._ready:
                 return
             state, answer = self._state(), ""
+            if state != "device" and ":" in self.serial:
+                answer = f"{self._query('connect', self.serial)}; "
+                state = self._settled_state()
             # A device may stay offline after its cable is plugged in again or its host restarts, so connect it again.
             if state != "device" and ":" in self.serial:
                 self._query("disconnect", self.serial)
                 answer = f"{self._query('connect', self.serial)}; "
-                state = self._state()
+                state = self._settled_state()
             if state != "device":
                 raise DeviceError(
                     f"the device {self.serial} cannot be used: {answer}{state}",
                     problem=of_channel(f"{answer}{state}") or DeviceProblem.LOST,
                 )
             self._ready = True
+
+    def _settled_state(self) -> str:
+        """Return the state soon after a `connect`, which another process may have sent, too."""
+        for _ in range(_LOOKS):
+            if self._state() == "device":
+                break
+            time.sleep(_LOOK_S)
+        return self._state()
 
     def _state(self) -> str:
         state = self._query("-s", self.serial, "get-state")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qnnsweep.conf.schema import DeviceConfig, RunnerKind, TransportKind
+from qnnsweep.conf.devices import DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.tasks.devices.adb import AdbTransport
 from qnnsweep.tasks.devices.local import LocalTransport, StartSupervisor
 from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, Transport
@@ -51,7 +51,8 @@ class Device:
 def with_onnxruntime(device: Device) -> Device:
     """Return the device of the same lease whose programs run in ONNX Runtime."""
     config = replace(device.config, runner=RunnerKind.onnxruntime)
-    transport = LocalTransport() if isinstance(device.transport, LocalTransport) else device.transport
+    is_local = isinstance(device.transport, LocalTransport)
+    transport = LocalTransport(fence=device.transport.fence) if is_local else device.transport
     return replace(device, config=config, transport=transport)
 
 

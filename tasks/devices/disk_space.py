@@ -50,8 +50,8 @@ done
 _FREE_KIB = "df -Pk . | { read -r _; read -r _ _ _ free _; echo $free; }"
 
 
-def prune(device: Device) -> None:
-    """Create the work folder if it is missing. Remove files unused for `device.keep_days` days. Raises DeviceError."""
+def claim(device: Device) -> None:
+    """Create the work folder if it is missing. Raises DeviceError if the folder is not qnnsweep's alone."""
     claimed = device.run(["sh", "-c", _CLAIM, "sh", device.work_folder])
     if claimed.exit_code == _FOREIGN_FILES:
         raise DeviceError(
@@ -65,6 +65,10 @@ def prune(device: Device) -> None:
             "folder in which only this user can write"
         )
     require_success(claimed, f"{device.name}: cannot use device.work_folder={device.work_folder}")
+
+
+def prune(device: Device) -> None:
+    """Remove files unused for `device.keep_days` days. Raises DeviceError."""
     minutes = math.ceil(device.config.keep_days * 24 * 60)
     device.run(["sh", "-c", _REMOVE_OLD, "sh", device.work_folder, str(minutes)])
 

@@ -6,7 +6,7 @@ Each launch has its own process, so a crash affects only one launch.
 import signal
 from collections.abc import Mapping, Sequence
 
-from qnnsweep.conf.schema import RunnerKind
+from qnnsweep.conf.devices import RunnerKind
 from qnnsweep.tasks.devices.cooldown import wait_until_cool
 from qnnsweep.tasks.devices.device import Device
 from qnnsweep.tasks.devices.host_kernels import answer, methods_of, most_rounds

@@ -7,19 +7,20 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from qnnsweep.conf.schema import PROBE, DeviceConfig, RunnerKind, SocConfig
+from qnnsweep.conf.devices import PROBE, DeviceConfig, RunnerKind
+from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.devices import facts
 from qnnsweep.tasks.devices.device import LEASES, Device, open_device, transport_of
-from qnnsweep.tasks.devices.disk_space import prune
+from qnnsweep.tasks.devices.disk_space import claim, prune
 from qnnsweep.tasks.devices.local import StartSupervisor
+from qnnsweep.tasks.devices.lock import DeviceBusy, locked
 from qnnsweep.tasks.devices.native_runner import native_files
-from qnnsweep.tasks.devices.transport import RunRequest
-from qnnsweep.tasks.errors import DeviceError, DeviceProblem, EnvironmentUnusable, QnnsweepError
-from qnnsweep.tasks.storage.atomic import owner_is_dead, remove_stale, temporary_name, write_atomically
+from qnnsweep.tasks.devices.transport import RunRequest, require_success
+from qnnsweep.tasks.errors import DeviceError, DeviceProblem, EnvironmentUnusable, LeaseLost, QnnsweepError
+from qnnsweep.tasks.storage.atomic import owner_of, remove_stale, temporary_name, write_atomically
 
 QUARANTINE = "quarantine"
 _LOG = logging.getLogger(__name__)
@@ -28,36 +29,21 @@ _POLL_S = 1.0
 _CLEANING_S = 30.0
 
 
-class DeviceBusy(Exception):
-    """The device is held by another holder, in this process or in another process."""
-
-
-DeviceLock = Callable[[str], AbstractContextManager[None]]
-"""A function from a device's identity to its lock. Entering the lock raises DeviceBusy at once if it is held."""
-
-
 class Farm:
     """Devices, each of which has at most one lease at a time. Threads can share a farm."""
 
     def __init__(
-        self,
-        *,
-        host_environment: Mapping[str, str],
-        folder: Path,
-        device_lock: DeviceLock | None = None,
-        fork: StartSupervisor | None = None,
+        self, *, host_environment: Mapping[str, str], folder: Path, fork: StartSupervisor | None = None
     ) -> None:
         """Create the farm of a run.
 
         `host_environment`: the variables that a process on this machine needs to find QNN.
         `folder`: the folder for local devices' work and for the record of quarantined devices.
-        `device_lock`: locks a device against other processes; by default, a device is locked only in this process.
         `fork`: starts Python programs on this machine; see `open_device`.
         """
         self._fork = fork
         self._host_environment = dict(host_environment)
         self._folder = folder.absolute()
-        self._device_lock = device_lock or (lambda _: contextlib.nullcontext())
         self._changed = threading.Condition()
         self._held: set[str] = set()
         self._waited: set[str] = set()
@@ -96,102 +82,100 @@ class Farm:
         Waits while all suitable devices are busy. Raises DeviceError when no suitable device is left.
         """
         with contextlib.ExitStack() as stack:
-            device = None
-            unfit: set[str] = set()
-            while device is None:
-                candidates = [config for config in configs if config.name not in unfit]
-                config = self._hold_one_of(candidates, configs, stack)
-                try:
-                    device = self._prepared(config, soc)
-                except DeviceError as error:
-                    self.quarantine(config.name, error)
-                except QnnsweepError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - a device may answer anything
-                    message = f"{config.name} cannot be used: {type(error).__name__}: {error}"
-                    self.quarantine(config.name, DeviceError(message[:_LONGEST_REASON]))
-                if device is None:  # it is quarantined, or has another SoC than the cell
-                    unfit.add(config.name)
-                    stack.pop_all().close()
-            try:
-                yield device
-            finally:
-                # If the channel is lost, the holder has reported the loss, and a later lease removes the folder.
-                with contextlib.suppress(DeviceError):
-                    removal = RunRequest(["rm", "-rf", "--", device.lease_folder], deadline_s=_CLEANING_S)
-                    device.transport.run(removal)
-                device.transport.close()
+            yield self._leased(configs, soc, stack)
 
-    def _hold_one_of(
-        self, candidates: Sequence[DeviceConfig], configs: Sequence[DeviceConfig], hold: contextlib.ExitStack
-    ) -> DeviceConfig:
-        """Hold one of the candidates until `hold` is closed. `configs`: all devices that the cell may use."""
+    def _leased(self, configs: Sequence[DeviceConfig], soc: SocConfig | None, lease: contextlib.ExitStack) -> Device:
+        """Return a device that is held until `lease` is closed."""
+        unfit: set[str] = set()
         while True:
-            with self._changed:
-                trusted = [config for config in candidates if config.name not in self._quarantined]
-                if not trusted:
-                    raise self._none_left(configs)
-                free = [config for config in trusted if self._key(config) not in self._held]
-                free.sort(key=lambda config: self._uses[config.name])
+            free, can_wait = self._free(configs, unfit), True
             for config in free:
-                if self._take(config, hold):
-                    return config
-            self._say_that_another_process_holds(free)
-            with self._changed:
-                self._changed.wait(_POLL_S)
+                with contextlib.ExitStack() as stack:
+                    try:
+                        device = self._held_device(config, soc, stack)
+                    except DeviceBusy as busy:
+                        self._say_that_another_process_holds(config, busy.holder)
+                        continue
+                    except LeaseLost:
+                        can_wait = False
+                        continue
+                    except DeviceError as error:
+                        self.quarantine(config.name, error)
+                        can_wait = False
+                        continue
+                    except QnnsweepError:
+                        raise
+                    except Exception as error:  # noqa: BLE001 - a device may answer anything
+                        message = f"{config.name} cannot be used: {type(error).__name__}: {error}"
+                        self.quarantine(config.name, DeviceError(message[:_LONGEST_REASON]))
+                        can_wait = False
+                        continue
+                    if device is not None:
+                        lease.push(stack.pop_all())
+                        return device
+                unfit.add(config.name)  # it has another SoC
+                can_wait = False
+            if can_wait:
+                with self._changed:
+                    self._changed.wait(_POLL_S)
 
-    def _say_that_another_process_holds(self, devices: Sequence[DeviceConfig]) -> None:
+    def _free(self, configs: Sequence[DeviceConfig], unfit: Collection[str]) -> list[DeviceConfig]:
+        """Return the devices that no thread of this process holds, those first that were leased least often."""
+        with self._changed:
+            trusted = [config for config in configs if config.name not in {*self._quarantined, *unfit}]
+            if not trusted:
+                raise self._none_left(configs)
+            free = [config for config in trusted if self._key(config) not in self._held]
+            return sorted(free, key=lambda config: self._uses[config.name])
+
+    def _say_that_another_process_holds(self, config: DeviceConfig, holder: str) -> None:
         """Log once per device why a cell waits for it. Nothing is logged about a device that this process holds."""
+        if not holder:
+            return
         with self._changed:
-            others = [config for config in devices if self._key(config) not in self._held]
-            new = [config for config in others if config.name not in self._waited]
-            self._waited.update(config.name for config in new)
-        for config in new:
-            _LOG.warning("waiting for the device %s, which another process uses", config.name)
+            is_new = config.name not in self._waited
+            self._waited.add(config.name)
+        if is_new:
+            _LOG.warning("waiting for the device %s, which another process uses (%s)", config.name, holder)
 
-    def _take(self, config: DeviceConfig, hold: contextlib.ExitStack) -> bool:
-        """Hold the device until `hold` is closed. Return False if another holder has the device."""
-        key = self._key(config)
-        with self._changed:
-            if key in self._held:
-                return False
-            self._held.add(key)
+    def _held_device(self, config: DeviceConfig, soc: SocConfig | None, hold: contextlib.ExitStack) -> Device | None:
+        """Return the device, which is held until `hold` is closed, with a clean work folder; None for another SoC.
 
-        def release() -> None:
-            with self._changed:
-                self._held.discard(key)
-                self._changed.notify_all()
-
-        with contextlib.ExitStack() as locks:
-            locks.callback(release)
-            try:
-                locks.enter_context(self._device_lock(key))
-            except DeviceBusy:
-                return False
-            hold.push(locks.pop_all())
-        with self._changed:
-            self._uses[config.name] += 1
-        return True
-
-    def _prepared(self, config: DeviceConfig, soc: SocConfig | None) -> Device | None:
-        """Open and clean the device; return None if it has another SoC. Raises DeviceError."""
+        Raises DeviceBusy and DeviceError.
+        """
+        hold.enter_context(self._held_here(self._key(config)))
         native: Mapping[str, Path] = {}
         if config.runner is RunnerKind.native and soc is not None:
             native = native_files(config, soc.arch, os.environ)
         device = open_device(
             config, host_environment=self._host_environment, folder=self._folder, native=native, fork=self._fork
         )
-        try:
-            if soc is not None and not self._has_soc(config, soc, device):
-                device.transport.close()
-                return None
-            prune(device)
-            _remove_stale_leases(device)
-            device.run(["mkdir", "-p", "--", device.lease_folder])  # marks the device as busy for `qnnsweep devices`
-        except BaseException:
-            device.transport.close()
-            raise
+        hold.callback(device.transport.close)
+        if soc is not None and not self._has_soc(config, soc, device):
+            return None
+        claim(device)
+        hold.enter_context(locked(device))
+        prune(device)
+        _remove_other_leases(device)
+        require_success(device.run(["mkdir", "--", device.lease_folder]), f"{device.name}: cannot create a folder")
+        hold.callback(_remove_lease_folder, device)
+        with self._changed:
+            self._uses[config.name] += 1
         return device
+
+    @contextlib.contextmanager
+    def _held_here(self, key: str) -> Iterator[None]:
+        """Hold a device in this process. Raises DeviceBusy if another thread holds it."""
+        with self._changed:
+            if key in self._held:
+                raise DeviceBusy
+            self._held.add(key)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held.discard(key)
+                self._changed.notify_all()
 
     def _has_soc(self, config: DeviceConfig, soc: SocConfig, device: Device) -> bool:
         """Return whether the device has the SoC. Raises DeviceError if the device contradicts `device.soc`."""
@@ -221,7 +205,7 @@ class Farm:
         return DeviceError(f"no device is left for the cell: {text}")
 
     def _key(self, config: DeviceConfig) -> str:
-        """Return text that identifies the physical device. The text is the same for two configurations of one phone."""
+        """Return text that names the device, so that threads of this process do not all ask the device for its lock."""
         return transport_of(config.transport).identity(config, self._folder)
 
 
@@ -242,9 +226,15 @@ def quarantined_in(folder: Path) -> dict[str, str]:
     return quarantined
 
 
-def _remove_stale_leases(device: Device) -> None:
-    """Remove the folders of leases whose holder was a process of this host and no longer runs."""
+def _remove_other_leases(device: Device) -> None:
+    """Remove the folders of leases that have ended: whoever created them does not hold the device any more."""
     leases = f"{device.work_folder}/{LEASES}"
-    names = device.run(["ls", "-1", leases]).stdout.decode(errors="replace").splitlines()  # none before the first lease
-    if stale := [f"{leases}/{name}" for name in names if owner_is_dead(name)]:
-        device.run(["rm", "-rf", "--", *stale])
+    names = device.run(["ls", "-1", leases]).stdout.decode(errors="replace").splitlines()
+    if ended := [f"{leases}/{name}" for name in names if owner_of(name) is not None]:
+        device.run(["rm", "-rf", "--", *ended])
+
+
+def _remove_lease_folder(device: Device) -> None:
+    # If the channel or the lock is lost, the holder has reported the loss, and a later lease removes the folder.
+    with contextlib.suppress(DeviceError):
+        device.transport.run(RunRequest(["rm", "-rf", "--", device.lease_folder], deadline_s=_CLEANING_S))

@@ -16,11 +16,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.tasks import process_tree
 from qnnsweep.tasks.devices.atomic_transfer import pull_atomically, renamed_into_place
 from qnnsweep.tasks.devices.output import ProcessOutput
-from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, past_deadline
+from qnnsweep.tasks.devices.transport import CommandResult, Fence, RunRequest, lease_lost, past_deadline
 from qnnsweep.tasks.devices.triage import of_channel
 from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable
 
@@ -38,13 +38,14 @@ StartSupervisor = Callable[[socket.socket, Connection, Connection], Callable[[],
 It returns a function that kills the supervisor, unless it has ended. The kernel then kills its program too."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LocalTransport:
     """A `Transport` to the machine that runs qnnsweep."""
 
     fork: StartSupervisor | None = None
     """Starts a supervisor whose Python program runs in a fork of a process that has imported PyTorch. It saves the time
     that a new process needs for this import. None: every program runs in a new process."""
+    fence: Fence | None = None
 
     @classmethod
     def of(cls, _config: DeviceConfig) -> "LocalTransport":
@@ -66,6 +67,19 @@ class LocalTransport:
                 shutil.copyfile(source, arriving / name)
 
     def run(self, request: RunRequest) -> CommandResult:
+        self._check_lock(request)
+        try:
+            return self._run(request)
+        finally:
+            self._check_lock(request)
+
+    def _check_lock(self, request: RunRequest) -> None:
+        """Raise LeaseLost if a command may not run, or should not have run. This machine sleeps together with it."""
+        fence = self.fence
+        if fence is not None and request.is_fenced and not (_is_held(fence) or (time.sleep(1) or _is_held(fence))):
+            raise lease_lost(request.argv[0])
+
+    def _run(self, request: RunRequest) -> CommandResult:
         program = request.argv[0]
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         supervised = {
@@ -123,6 +137,15 @@ class LocalTransport:
 
     def close(self) -> None:
         """Do nothing: no resource is held between calls."""
+
+
+def _is_held(fence: Fence) -> bool:
+    """Return whether the holder's name is in the file of the lock and its lease has not ended."""
+    try:
+        held, until, _ = Path(fence.holder).read_text(errors="replace").split()
+        return held == fence.token and time.clock_gettime(time.CLOCK_BOOTTIME) < int(until)
+    except (OSError, ValueError):
+        return False
 
 
 def _copy_atomically(source: Path, target: Path) -> None:

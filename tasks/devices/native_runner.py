@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.tasks.errors import EnvironmentUnusable
 
 RUNNER = "qnn_executor_runner"

@@ -13,12 +13,14 @@ import shlex
 from dataclasses import dataclass
 
 from qnnsweep.tasks.devices.output import BoundedOutput
-from qnnsweep.tasks.devices.transport import CommandResult, RunRequest
+from qnnsweep.tasks.devices.transport import CommandResult, Fence, RunRequest, lease_lost
 from qnnsweep.tasks.devices.triage import of_channel
 from qnnsweep.tasks.errors import DeviceError, DeviceProblem
 
 _EXTRA_S = 15
 """The number of seconds from the host's deadline to the watchdog's. The watchdog is needed if the channel hangs."""
+_FENCE_S = 5
+"""The number of seconds between two looks at the lock."""
 _END_BYTES = 200
 """The mark of the end is in this many last bytes of a stream, even if a process of the device prints after it."""
 
@@ -29,17 +31,36 @@ say() {{ printf '\\n{token} %s\\n' "$1"; printf '\\n{token} %s\\n' "$1" >&8; }}
 {exports}
 if ! cd -- {folder}; then say folder; exit; fi
 if ! command -v -- {program} >/dev/null; then say program; exit; fi
+if ! (eval {fence}); then say fenced; exit; fi
 say begin
 setsid {command} 2>&8 8>&- 9<&- &
 command=$!
-end='kill -KILL "-$1" "$1"'
-setsid sh -c "(sleep {latest}; $end) & cat; $end" sh $command <&9 >/dev/null 8>&- 9<&- &
+setsid sh -c {watch} sh $command <&9 >/dev/null 8>&- 9<&- &
 watch=$!
 wait $command
 code=$?
 kill -KILL "-$command"
 kill -KILL "-$watch" "$watch"
+if ! (eval {fence}); then say fenced; exit; fi
 say "end $code"
+"""
+# $1 is the process of the command, which ends with the channel, after the deadline, or when the lock is lost.
+_WATCH = """\
+end() {{ kill -KILL "-$1" "$1"; }}
+(sleep {latest}; end "$1") &
+{look}cat
+end "$1"
+"""
+_LOOK = """\
+(while sleep {pause}; do (eval {fence}) || end "$1"; done) &
+"""
+# The holder writes its file in place, so the file can be empty for a moment: the second look decides.
+_FENCE = """\
+is_held() {{
+  read -r held until _ <{holder} && [ "$held" = {token} ] &&
+    read -r now _ </proc/uptime && [ "${{now%%.*}}" -lt "$until" ]
+}}
+is_held || {{ sleep 1; is_held; }}
 """
 
 
@@ -53,8 +74,12 @@ class RemoteCommand:
     script: bytes
 
     @classmethod
-    def of(cls, request: RunRequest) -> "RemoteCommand":
+    def of(cls, request: RunRequest, fence: Fence | None) -> "RemoteCommand":
         """Return the command that runs a request."""
+        is_held, look = "true", ""
+        if fence is not None and request.is_fenced:
+            is_held = shlex.quote(_FENCE.format(holder=shlex.quote(fence.holder), token=shlex.quote(fence.token)))
+            look = _LOOK.format(pause=_FENCE_S, fence=is_held)
         token = f"qnnsweep-{secrets.token_hex(12)}"
         script = _SCRIPT.format(
             token=token,
@@ -62,7 +87,8 @@ class RemoteCommand:
             folder=shlex.quote(request.folder) if request.folder is not None else '"$PWD"',
             program=shlex.quote(request.argv[0]),
             command=shlex.join(request.argv),
-            latest=math.ceil(request.deadline_s + _EXTRA_S),
+            fence=is_held,
+            watch=shlex.quote(_WATCH.format(latest=math.ceil(request.deadline_s + _EXTRA_S), look=look)),
         ).encode(errors="surrogateescape")
         start = f'eval "$(head -c {len(script)})"'
         return cls(request=request, token=token, start=start, script=script)
@@ -83,6 +109,8 @@ class RemoteCommand:
             if f"\n{self.token} {word}\n".encode() in stderr:
                 problem = DeviceProblem.RUNNER_MISSING if word == "program" else None
                 raise DeviceError(f"cannot start {program!r} on the device: no {word} {value!r} there", problem=problem)
+        if f"\n{self.token} fenced\n".encode() in stderr:
+            raise lease_lost(program)
         printed, errors = self._between(out.bytes()), self._between(stderr)
         if printed is None or errors is None:
             reason = self._channel_output(stderr)

@@ -16,12 +16,12 @@ from typing import Any
 
 import paramiko
 
-from qnnsweep.conf.schema import DeviceConfig, HostKeys, SshConfig
+from qnnsweep.conf.devices import DeviceConfig, HostKeys, SshConfig
 from qnnsweep.tasks.devices.atomic_transfer import pull_atomically, push_atomically
 from qnnsweep.tasks.devices.known_hosts import SSH_PORT, KnownHosts, RevokedHostKey, UnknownHostKey
 from qnnsweep.tasks.devices.output import BoundedOutput
 from qnnsweep.tasks.devices.remote_command import RemoteCommand
-from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, batches, past_deadline
+from qnnsweep.tasks.devices.transport import CommandResult, Fence, RunRequest, batches, past_deadline
 from qnnsweep.tasks.devices.triage import of_channel
 from qnnsweep.tasks.errors import DeviceError, DeviceProblem, QnnsweepError
 from qnnsweep.tasks.storage.atomic import translate_os_errors
@@ -52,6 +52,7 @@ class SshTransport:
     config: SshConfig
     deadline_s: float
     """The deadline of each transfer."""
+    fence: Fence | None = None
     _transport: paramiko.Transport | None = None
     _clients: list[paramiko.SSHClient] = field(default_factory=list[paramiko.SSHClient])
     """The clients to close: the client of the jump host, if there is a jump host, and the client of the device."""
@@ -86,7 +87,7 @@ class SshTransport:
                         raise DeviceError(f"cannot pull {folder} ({self._name}): it sends more than announced")
 
     def run(self, request: RunRequest) -> CommandResult:
-        command, started, late = RemoteCommand.of(request), time.monotonic(), threading.Event()
+        command, started, late = RemoteCommand.of(request, self.fence), time.monotonic(), threading.Event()
         try:
             with self._connected().open_session(timeout=_CONNECT_S) as channel:
                 with _closed_after(request.deadline_s, channel, late):

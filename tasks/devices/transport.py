@@ -8,9 +8,19 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.tasks.devices.triage import of_channel
-from qnnsweep.tasks.errors import DeadlinePassed, DeviceError
+from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, LeaseLost
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fence:
+    """What stops the commands of a holder that lost the lock of the device, for example because its host slept."""
+
+    holder: str
+    """The path of the file on the device that has the holder's name and the end of its lease, see `devices.lock`."""
+    token: str
+    """The name of the holder whose commands may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,8 @@ class RunRequest:
     """The working directory. None means the channel's default directory."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables in addition to those that the device sets."""
+    is_fenced: bool = True
+    """Whether the command needs the lock of the device, if the transport has a fence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +60,9 @@ class Transport(Protocol):
     `pull` is also part of the configuration.
     """
 
+    fence: Fence | None
+    """While it is set, `run` raises LeaseLost, and stops its command, if the lock of the device is lost."""
+
     @classmethod
     def of(cls, config: DeviceConfig, /) -> "Transport":
         """Return the channel that the configuration describes, not yet connected."""
@@ -55,7 +70,7 @@ class Transport(Protocol):
 
     @classmethod
     def identity(cls, config: DeviceConfig, folder: Path, /) -> str:
-        """Return text that identifies the physical device. `folder`: the folder in which local devices work."""
+        """Return text that names the device: two names of one device may differ. `folder`: where local devices work."""
         ...
 
     def push(self, source: Path, target: str) -> None:
@@ -90,6 +105,14 @@ def batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
     """Yield the names in parts. Each part fits into one command line, which in an Android shell is at most 128 KiB."""
     for start in range(0, len(names), 500):
         yield names[start : start + 500]
+
+
+def lease_lost(program: str) -> LeaseLost:
+    """Return the error for a command that the fence stopped."""
+    return LeaseLost(
+        f"the lock of the device was lost before {program!r} ended: this process did not renew it in time, for example "
+        "because its machine slept"
+    )
 
 
 def past_deadline(program: str, deadline_s: float, output: bytes = b"") -> DeadlinePassed:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qnnsweep.conf.backends import planned_backend
-from qnnsweep.conf.schema import RunnerKind
+from qnnsweep.conf.devices import RunnerKind
 from qnnsweep.tasks.errors import ProgramDiffers, RunnerFailed
 from qnnsweep.tasks.numerics.coverage import coverage
 from qnnsweep.tasks.numerics.ladder import worst_rung

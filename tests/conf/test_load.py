@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from qnnsweep.conf.devices import TransportKind
 from qnnsweep.conf.errors import RequestError
 from qnnsweep.conf.load import load
 from qnnsweep.conf.names import AXES
 from qnnsweep.conf.plan import Plan
-from qnnsweep.conf.schema import LimitsConfig, MeasureConfig, ScheduleConfig, TransportKind, TrendConfig
+from qnnsweep.conf.schema import LimitsConfig, MeasureConfig, ScheduleConfig, TrendConfig
 from qnnsweep.conf.schemes import Precision
 from tests.conf.conftest import Refused
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from qnnsweep.conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
+from qnnsweep.conf.devices import DeviceConfig, SshConfig, TransportKind
+from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.measure import measure
 from qnnsweep.tasks.records import Blob, Bundle, Capture, Launch, LaunchedMethod, TensorSpec
@@ -90,6 +91,7 @@ class Bench:
             address=f"root@127.0.0.1:{self.board.port}",
             ssh=login,
             work_folder=f"{self.board.folder}/work/qnnsweep",
+            lock_folder=str(self.board.folder),
             python=sys.executable,
             deadline_s=30,
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qnnsweep.conf.schema import SshConfig
+from qnnsweep.conf.devices import SshConfig
 from qnnsweep.tasks.devices.adb import AdbTransport
 from qnnsweep.tasks.devices.local import LocalTransport
 from qnnsweep.tasks.devices.ssh import SshTransport

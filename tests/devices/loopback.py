@@ -173,6 +173,7 @@ class Adbd:
     def start(self) -> None:
         require("adbd", "bwrap", "gcc", "adb")
         (self.data / "bin").mkdir(parents=True, exist_ok=True)
+        (self.data / "local" / "tmp").mkdir(parents=True, exist_ok=True)
         (self.data / "small").mkdir(exist_ok=True)
         (self.data / "sys").mkdir(exist_ok=True)
         (self.data / "bin" / "getprop").write_text(_GETPROP)
@@ -333,6 +334,7 @@ def write_farm(conf: Path, phones: Sequence[Adbd], boards: Sequence[Sshd], **sha
             "address": f"root@127.0.0.1:{board.port}",
             "ssh": {"known_hosts": str(board.known_hosts), "key_file": str(board.key), "agent": False},
             "work_folder": str(board.folder / "work" / "qnnsweep"),
+            "lock_folder": str(board.folder),  # several boards are this machine
             "python": sys.executable,
         }
     devices["bench"] = {"transport": "local", "work_folder": str(conf / "work" / "bench")}

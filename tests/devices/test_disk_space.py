@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnsweep.conf.schema import DeviceConfig
+from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.errors import DeviceError

@@ -6,15 +6,13 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from qnnsweep.conf.schema import DeviceConfig
-from qnnsweep.tasks.devices import farm as farm_module
-from qnnsweep.tasks.devices.farm import DeviceBusy, Farm
+from qnnsweep.conf.devices import DeviceConfig
+from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.errors import DeviceError
 from tests.storage.test_atomic import dead_process, name_of
 
@@ -45,25 +43,6 @@ def test_a_device_is_held_by_one_lease_at_a_time(farm: Farm) -> None:
     assert len(set(folders)) == 16
 
 
-def test_a_wait_for_another_process_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(farm_module, "_POLL_S", 0.01)
-    busy = 3
-
-    @contextlib.contextmanager
-    def lock(_: str) -> Iterator[None]:
-        nonlocal busy
-        if busy:
-            busy -= 1
-            raise DeviceBusy
-        yield
-
-    farm = Farm(host_environment={}, folder=tmp_path, device_lock=lock)
-    with farm.lease([DeviceConfig(name="phone")]):
-        assert caplog.messages == ["waiting for the device phone, which another process uses"]
-
-
 def test_two_devices_are_held_at_once(farm: Farm, tmp_path: Path) -> None:
     together = threading.Barrier(2, timeout=30)
 
@@ -91,16 +70,14 @@ def test_files_of_a_lease_are_removed_at_its_end(farm: Farm) -> None:
     assert list(folder.parent.iterdir()) == []
 
 
-def test_the_next_lease_removes_files_of_killed_processes_of_this_host(farm: Farm, tmp_path: Path) -> None:
-    ended = dead_process()
+def test_the_next_lease_removes_files_of_all_leases_that_have_ended_and_no_others(farm: Farm, tmp_path: Path) -> None:
     leases = tmp_path / "devices" / "local" / "leases"
-    other_container = name_of(ended, namespace="0" * 16)
-    remaining = {name_of(1), name_of(ended, host="elsewhere"), other_container, "a user's folder"}
-    for name in (*remaining, name_of(ended)):
+    ended = {name_of(1), name_of(dead_process(), host="elsewhere"), name_of(1, namespace="0" * 16)}
+    for name in (*ended, "a user's folder"):
         (leases / name / "shipping").mkdir(parents=True)
     with farm.lease([DeviceConfig(name="local")]) as device:
-        assert {path.name for path in leases.iterdir()} == remaining | {Path(device.lease_folder).name}
-    assert {path.name for path in leases.iterdir()} == remaining
+        assert {path.name for path in leases.iterdir()} == {"a user's folder", Path(device.lease_folder).name}
+    assert {path.name for path in leases.iterdir()} == {"a user's folder"}
 
 
 def test_a_device_has_the_values_of_its_configuration(farm: Farm, tmp_path: Path) -> None:

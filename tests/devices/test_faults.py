@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from qnnsweep.conf.schema import DeviceConfig, SocConfig
+from qnnsweep.conf.devices import DeviceConfig
+from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.errors import DeviceError, DeviceProblem, RunnerFailed
 from tests.devices.bench import WRITES, Bench, when
 from tests.devices.refusing_adbd import RefusingAdbd

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qnnsweep.conf.schema import DeviceConfig, RunnerKind
+from qnnsweep.conf.devices import DeviceConfig, RunnerKind
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.errors import DeviceError, RunnerFailed
 from qnnsweep.tasks.measure import measure

@@ -17,7 +17,8 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from qnnsweep.conf.schema import DeviceConfig, SocConfig, SshConfig, TransportKind
+from qnnsweep.conf.devices import DeviceConfig, SshConfig, TransportKind
+from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.devices.collect import collect
 from qnnsweep.tasks.devices.device import open_device
 from qnnsweep.tasks.devices.disk_space import make_room
@@ -52,6 +53,7 @@ def config_of(sshd: LyingSshd, folder: Path) -> DeviceConfig:
         address=f"root@127.0.0.1:{sshd.port}",
         ssh=SshConfig(known_hosts=str(known), agent=False, password_variable="LYING_PASSWORD"),
         work_folder=str(folder / "work"),
+        lock_folder=str(folder),
         python="python3",
         deadline_s=10,
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.conf.load import load
-from qnnsweep.conf.schema import DeviceConfig
 from qnnsweep.tasks.errors import DeviceError, RequestError
 from tests.devices.bench import WRITES, Bench
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SocConfig, TransportKind
+from qnnsweep.conf.devices import DeviceConfig, RunnerKind, TransportKind
+from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.errors import EnvironmentUnusable
 from tests.devices.bench import WRITES, Bench

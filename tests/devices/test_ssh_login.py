@@ -8,7 +8,7 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from qnnsweep.conf.schema import HostKeys, SshConfig
+from qnnsweep.conf.devices import HostKeys, SshConfig
 from qnnsweep.tasks.devices.ssh import SshTransport
 from qnnsweep.tasks.devices.transport import RunRequest
 from qnnsweep.tasks.errors import DeviceError, DeviceProblem

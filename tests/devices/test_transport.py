@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qnnsweep.conf.schema import TransportKind
+from qnnsweep.conf.devices import TransportKind
 from qnnsweep.tasks.devices.device import transport_of
 from qnnsweep.tasks.devices.local import LocalTransport
 from qnnsweep.tasks.devices.output import LIMIT_BYTES

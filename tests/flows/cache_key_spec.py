@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from qnnsweep.conf.devices import DeviceConfig, RunnerKind
 from qnnsweep.conf.models import MethodConfig, StateConfig
 from qnnsweep.conf.names import STAGES
-from qnnsweep.conf.schema import DeviceConfig, FloorConfig, PerformanceMode, Reuse, RunnerKind
+from qnnsweep.conf.schema import FloorConfig, PerformanceMode, Reuse
 from qnnsweep.conf.schemes import OverridePrecision, Precision
 from qnnsweep.conf.tolerances import OperatorTolerance
 from qnnsweep.tasks.records import Toolchain

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from qnnsweep.flows.server.leases import LEASE_S
+from qnnsweep.tasks.devices.lock import LEASE_S
 from qnnsweep.tasks.storage import tables
 from tests.flows.sweep_outputs import TIMES, Row, assert_files_are_complete, assert_no_leftovers, read_table, result_of
 from tests.processes import assert_gone, command_of

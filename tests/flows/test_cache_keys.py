@@ -17,9 +17,10 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from qnnsweep.conf.devices import DeviceConfig, RunnerKind
 from qnnsweep.conf.models import DataConfig, DriverConfig, InputConfig, ModelConfig
 from qnnsweep.conf.names import STAGES
-from qnnsweep.conf.schema import BackendConfig, DeviceConfig, MeasureConfig, Request, Reuse, RunnerKind, SocConfig
+from qnnsweep.conf.schema import BackendConfig, MeasureConfig, Request, Reuse, SocConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig, SchemeOverride
 from qnnsweep.conf.tolerances import OperatorTolerance, ToleranceConfig
 from qnnsweep.flows.cells import graph

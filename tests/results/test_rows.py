@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from qnnsweep.conf.schema import Request, RunnerKind
+from qnnsweep.conf.devices import RunnerKind
+from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.records import Counterpart, Gap, OperatorComparison, OtherReference
 from qnnsweep.tasks.results.digests import settings
 from qnnsweep.tasks.results.outcome import CellResult

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_tensors
 
+from qnnsweep.conf.devices import DeviceConfig, RunnerKind, SshConfig, TransportKind
 from qnnsweep.conf.load import load
 from qnnsweep.conf.models import InputConfig
-from qnnsweep.conf.schema import DeviceConfig, RunnerKind, SshConfig, TransportKind
 from qnnsweep.flows.cells.graph import lowering_options
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.errors import RuntimesDiffer
@@ -49,6 +49,7 @@ def board(tmp_path_factory: pytest.TempPathFactory, python: str) -> Iterator[Dev
             address=f"root@127.0.0.1:{sshd.port}",
             ssh=SshConfig(known_hosts=str(sshd.known_hosts), key_file=str(sshd.key), agent=False),
             work_folder=str(folder / "work"),
+            lock_folder=str(folder),
             python=python,
             runner=RunnerKind.onnxruntime,
         )

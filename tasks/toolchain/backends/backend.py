@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qnnsweep.conf.backends import OperatorRule, Rule
-from qnnsweep.conf.schema import RunnerKind, SocConfig
+from qnnsweep.conf.devices import RunnerKind
+from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.numerics.clock import MICROSECONDS, Clock
 from qnnsweep.tasks.records import DelegateFacts, ProgramCheck

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from qnnsweep.conf.devices import RunnerKind
 from qnnsweep.conf.load import load
-from qnnsweep.conf.schema import Request, RunnerKind, TrendConfig
+from qnnsweep.conf.schema import Request, TrendConfig
 from qnnsweep.flows.runs.diff import Side, differences, number_change
 from qnnsweep.flows.runs.history import trends
 from qnnsweep.tasks.errors import DeviceError

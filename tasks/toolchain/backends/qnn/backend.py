@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qnnsweep.conf.schema import RunnerKind, SocConfig
+from qnnsweep.conf.devices import RunnerKind
+from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import DelegateFacts, ProgramCheck
