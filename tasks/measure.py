@@ -62,7 +62,7 @@ def measure(
                     capture = collect(execution, device=device, store=store)
                     capture = _with_further_samples(capture, sent, device, store)
                     capture = _controlled(capture, bundle, device, store)
-                return replace(capture, measured_run=run_id)
+                return replace(capture, measured_run=run_id, device_id=device.device_id)
             except LeaseLost as error:
                 _LOG.warning("%s: %s; the cell starts again", device.name, error)
             except DeviceError as error:

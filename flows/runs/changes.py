@@ -19,7 +19,7 @@ def changes(before: Row, after: Row) -> list[str]:
     columns = [*VERSION_COLUMNS]
     # If a cell failed before a device was chosen, its column `device` contains the name of its farm.
     if all(row["device"] != row["farm"] for row in (before, after)):
-        columns.append("device")
+        columns += ["device", "device_id"]
 
     def differs(column: str) -> bool:
         return before[column] and after[column] and before[column] != after[column]

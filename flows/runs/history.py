@@ -31,7 +31,7 @@ TARGET = AXES[:-1]
 _DERIVED = {"passed", "coverage"}
 CELLS = (
     *CELL_COLUMNS,
-    *("farm", "verb", "outcome", "timed_on", "operators_total", "operators_compared"),
+    *("farm", "verb", "outcome", "device_id", "timed_on", "operators_total", "operators_compared"),
     *(name for name in SERIES if name not in _DERIVED),
     *VERSION_COLUMNS,
     *DIGESTS,
@@ -198,6 +198,7 @@ def _past(read: _Read, runs: list[str], cells: Sequence[Row], config: TrendConfi
             past[cell] = [*rows, *past[cell]][-enough:]
         missing = {cell for cell in missing if len(past[cell]) < enough}
     columns = (*CELL_COLUMNS, "farm", "series", "operator", "step", "verdict", "first_bad_run")
+    past = {key(cell): _on_this_device(past[key(cell)], cell) for cell in cells}
     past_runs = {row["run_id"] for rows in past.values() for row in rows}
     unsteady = read("trends", columns, where={"verdict": {*BAD, "improved"}}, runs=past_runs)
     verdicts = {
@@ -205,6 +206,15 @@ def _past(read: _Read, runs: list[str], cells: Sequence[Row], config: TrendConfi
         for row in unsteady
     }
     return Past(nights=past, runs=past_runs, verdicts=verdicts)
+
+
+def _on_this_device(nights: list[Row], tonight: Row) -> list[Row]:
+    """Return the nights since the last one on another device of the same name; on a farm, all nights."""
+    known = tonight["device_id"]
+    if known is None or tonight["farm"]:
+        return nights
+    others = [index for index, night in enumerate(nights) if night["device_id"] not in (None, known)]
+    return nights[others[-1] + 1 :] if others else nights
 
 
 def _history(

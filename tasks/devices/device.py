@@ -41,6 +41,8 @@ class Device:
     native: Mapping[str, Path]
     """The native runner's files: their names on the device, mapped to their paths on this machine."""
     environment: Mapping[str, str]
+    device_id: str | None = None
+    """The digest of the serial number that the device reports."""
 
     def run(self, argv: Sequence[str], *, folder: str | None = None) -> CommandResult:
         """Run a program with the device's environment and deadline. Raises DeviceError."""

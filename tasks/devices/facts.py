@@ -1,5 +1,6 @@
 """Facts that a device reports about itself, read by one command that needs only a shell."""
 
+import hashlib
 import math
 from dataclasses import dataclass
 
@@ -14,7 +15,10 @@ show() { [ -r "$2" ] && printf '%s=%s\n' "$1" "$(head -n 1 "$2")"; }
 if command -v getprop >/dev/null; then
   printf 'soc=%s\n' "$(getprop ro.soc.model)"
   printf 'build=%s\n' "$(getprop ro.build.fingerprint)"
+  printf 'serial=%s\n' "$(getprop ro.serialno)"
 fi
+show soc0_serial /sys/devices/soc0/serial_number
+[ ! -r /proc/device-tree/serial-number ] || printf 'tree_serial=%s\n' "$(tr -d '\000' </proc/device-tree/serial-number)"
 show soc0_machine /sys/devices/soc0/machine
 show soc0_id /sys/devices/soc0/soc_id
 printf 'arch=%s\n' "$(uname -m)"
@@ -32,6 +36,8 @@ class Facts:
     """The facts of one device. A fact is None if the device does not report it."""
 
     soc: str | None
+    device_id: str | None
+    """The digest of the serial number: the number itself would tell more about its owner than tables should."""
     arch: str | None
     build: str | None
     free_mib: int | None
@@ -54,7 +60,9 @@ def read_facts(transport: Transport, work_folder: str) -> Facts:
     free = _number(values.get("free"))
     percent = _number(values.get("battery_capacity"))
     microamperes, microvolts = _number(values.get("battery_current_now")), _number(values.get("battery_voltage_now"))
+    serial = values.get("serial") or values.get("soc0_serial") or values.get("tree_serial")
     return Facts(
+        device_id=hashlib.sha256(serial.encode()).hexdigest()[:16] if serial else None,
         soc=values.get("soc") or values.get("soc0_machine"),
         arch=values.get("arch"),
         build=values.get("build") or values.get("release"),

@@ -8,6 +8,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qnnsweep.conf.devices import PROBE, DeviceConfig, RunnerKind
@@ -49,7 +50,6 @@ class Farm:
         self._waited: set[str] = set()
         self._uses: Counter[str] = Counter()
         self._quarantined: dict[str, DeviceError] = {}
-        self._socs: dict[str, str | None] = {}
 
     def with_environment(self, host_environment: Mapping[str, str], fork: StartSupervisor | None = None) -> "Farm":
         """Return this farm with other variables for processes on this machine. Both share all leases and devices."""
@@ -151,7 +151,8 @@ class Farm:
             config, host_environment=self._host_environment, folder=self._folder, native=native, fork=self._fork
         )
         hold.callback(device.transport.close)
-        if soc is not None and not self._has_soc(config, soc, device):
+        read = facts.read_facts(device.transport, device.work_folder)
+        if soc is not None and not _has_soc(config, soc, read):
             return None
         claim(device)
         hold.enter_context(locked(device))
@@ -161,7 +162,7 @@ class Farm:
         hold.callback(_remove_lease_folder, device)
         with self._changed:
             self._uses[config.name] += 1
-        return device
+        return replace(device, device_id=read.device_id)
 
     @contextlib.contextmanager
     def _held_here(self, key: str) -> Iterator[None]:
@@ -177,24 +178,6 @@ class Farm:
                 self._held.discard(key)
                 self._changed.notify_all()
 
-    def _has_soc(self, config: DeviceConfig, soc: SocConfig, device: Device) -> bool:
-        """Return whether the device has the SoC. Raises DeviceError if the device contradicts `device.soc`."""
-        if config.soc is None:
-            return True
-        if config.name not in self._socs:
-            self._socs[config.name] = facts.read_facts(device.transport, device.work_folder).soc
-        reported = self._socs[config.name]
-        if config.soc == PROBE:
-            if reported is None:
-                raise DeviceError(f"{config.name} does not report its SoC: name it in device.soc")
-            return facts.soc_matches(reported, soc.name)
-        if reported is not None and not facts.soc_matches(reported, config.soc):
-            raise DeviceError(
-                f"{config.name} reports the SoC {reported}, but device.soc is {config.soc}",
-                problem=DeviceProblem.WRONG_SOC,
-            )
-        return True
-
     def _none_left(self, configs: Sequence[DeviceConfig]) -> DeviceError:
         other_soc = DeviceError("it has another SoC")
         reasons = {config.name: self._quarantined.get(config.name, other_soc) for config in configs}
@@ -207,6 +190,21 @@ class Farm:
     def _key(self, config: DeviceConfig) -> str:
         """Return text that names the device, so that threads of this process do not all ask the device for its lock."""
         return transport_of(config.transport).identity(config, self._folder)
+
+
+def _has_soc(config: DeviceConfig, soc: SocConfig, read: facts.Facts) -> bool:
+    """Return whether the device has the SoC. Raises DeviceError if the device contradicts `device.soc`."""
+    if config.soc is None:
+        return True
+    if config.soc == PROBE:
+        if read.soc is None:
+            raise DeviceError(f"{config.name} does not report its SoC: name it in device.soc")
+        return facts.soc_matches(read.soc, soc.name)
+    if read.soc is not None and not facts.soc_matches(read.soc, config.soc):
+        raise DeviceError(
+            f"{config.name} reports the SoC {read.soc}, but device.soc is {config.soc}", problem=DeviceProblem.WRONG_SOC
+        )
+    return True
 
 
 def quarantined_in(folder: Path) -> dict[str, str]:

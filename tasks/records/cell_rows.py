@@ -210,6 +210,9 @@ class CellRow:
     """The columns whose values are beyond their limits."""
     latency_p50_ms: Milliseconds | None
     """The shipping program's mean inference time on one sample: the median over all samples."""
+    device_id: str | None = None
+    """Digest of the serial number of the device that ran the cell; null if the device reports none. A phone or board
+    that takes the place of another one, under the same name, starts new series."""
     timed_on: TimedOn | None
     """What ran the program while `latency_p50_ms` was measured."""
     equal_tensors: int | None

@@ -233,6 +233,7 @@ class Capture:
     bytes_sent: int = field(default=0, metadata=IDENTITY_NEUTRAL)
     methods: tuple[CapturedMethod, ...]
     measured_run: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)  # an earlier run if the capture is reused
+    device_id: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     # The number of tensors that ONNX Runtime returned too, all equal; None if it was not asked.
     equal_tensors: int | None = field(default=None, metadata=IDENTITY_NEUTRAL)
 

@@ -141,6 +141,15 @@ def test_a_wrong_password_is_refused_and_not_repeated(bench: Bench, monkeypatch:
     assert "correct-horse" not in str(why)
 
 
+def test_the_digest_of_the_serial_is_in_the_capture_and_is_read_at_every_lease(bench: Bench) -> None:
+    bundle, ids = bench.bundle(WRITES), []
+    for serial in ("1a2b3c", "1a2b3c", "ffff"):
+        (bench.phone.data / "properties").write_text(f"ro.serialno={serial}\n")
+        ids.append(bench.measure(bundle, bench.over_adb).device_id)
+    assert ids == [hashlib.sha256(serial.encode()).hexdigest()[:16] for serial in ("1a2b3c", "1a2b3c", "ffff")]
+    assert bench.measure(bundle, bench.here).device_id is None
+
+
 def test_a_full_disk_is_a_fault_of_the_device_and_leaves_no_partial_file(bench: Bench) -> None:
     phone = replace(bench.over_adb, work_folder="/data/small/qnnsweep", least_free_mib=0)
     capture = bench.measure(bench.bundle(WRITES, ballast=40_000_000), phone, bench.here)

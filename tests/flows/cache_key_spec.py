@@ -130,6 +130,7 @@ REQUEST = (
     same("device.soc", "SM8650", MEASURE_ON, "distinguishes a simulator from a real SoC"),
     same("device.runner", RunnerKind.native, MEASURE_ON, "runs the program"),
     same("device.work_folder", "elsewhere", NONE, "the location of files on the device"),
+    same("device.lock_folder", "/elsewhere", NONE, "the location of the lock on the device"),
     same("device.python", "another", MEASURE_ON, "runs the program"),
     same("device.native_folder", "another", NONE, "only the files of a native runner count"),
     same("device.environment", {"A": "b"}, MEASURE_ON, "the environment of the runner"),

@@ -312,7 +312,7 @@ def test_the_labels_in_records_are_not_in_the_keys_of_the_next_stages() -> None:
     for record in (EXPORTED, QUANTIZED, LOWERED):
         assert digest(replace(record, model=replace(MODEL, name="another"), made=())) == digest(record)
     neutral = {field.name for field in fields(Capture) if not field.metadata.get("identity", True)}
-    assert neutral == {"bytes_sent", "measured_run", "equal_tensors"}
+    assert neutral == {"bytes_sent", "measured_run", "device_id", "equal_tensors"}
     assert dataclasses.replace(CAPTURE, measured_run="x") != CAPTURE
 
 

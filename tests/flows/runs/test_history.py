@@ -228,6 +228,17 @@ def test_the_latency_of_a_simulator_is_in_the_table_and_is_not_judged(tmp_path: 
     assert [(row["verdict"], row["value"], row["values"][-2:]) for row in rows] == [(last, 3.0, [2.0, 3.0])]
 
 
+def test_a_phone_that_takes_the_place_of_another_starts_new_series_and_a_farm_does_not(tmp_path: Path) -> None:
+    ids = [None, "a", "a", "b", "b"]
+    rows = write_history(tmp_path / "phone", [{"device_id": name} for name in ids])
+    expected = ["new", "no_baseline", "no_baseline", "new", "no_baseline"]
+    assert verdicts(rows, "toy", "final_snr_db") == expected
+    listed = [row["values"] for night in rows for row in night if row["series"] == "final_snr_db"]
+    assert [len(values) for values in listed] == [1, 2, 3, 1, 2]
+    rows = write_history(tmp_path / "farm", [{"farm": "f", "device_id": name} for name in "ab"])
+    assert verdicts(rows, "toy", "final_snr_db") == ["new", "no_baseline"]
+
+
 def test_a_cell_is_identified_by_its_farm_or_else_by_its_device(tmp_path: Path) -> None:
     rows = write_history(tmp_path, [{"device": "a"}, {"device": "b"}, {"farm": "f"}, {"farm": "f", "device": "b"}])
     assert verdicts(rows, "toy", "final_snr_db") == ["new", "new", "new", "no_baseline"]
