@@ -29,7 +29,7 @@ from qnnsweep.flows.runs.artifacts import UPDATE_EVERY_S, CellsDone, create_arti
 from qnnsweep.flows.runs.files import link_files
 from qnnsweep.flows.runs.retention import apply_retention, manifest
 from qnnsweep.flows.server.signals import die_on_sigterm
-from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
+from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError, shortage_behind
 from qnnsweep.tasks.records import RunFacts, Toolchain
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.results.outcome import CellResult
@@ -251,12 +251,21 @@ def _divide(
     """Measure those cells again whose debug programs do not serve, each time with more debug programs.
 
     `results`: of the cells; those of the cells that were measured again are replaced. A cell ends when its debug
-    programs serve, or when more of them do not help. If an attempt fails, the result before it stays.
+    programs serve, or when more of them do not help. If an attempt fails, the result before it stays. If the files of a
+    capture cannot be read, its cell fails, and no other one.
     """
     latest = dict(enumerate(submissions))
     while latest:
-        found = ((number, graph.divide_again(results[number], of_cell)) for number, of_cell in latest.items())
-        latest = {number: again for number, again in found if again is not None}
+        before, latest = latest, {}
+        for number, of_cell in before.items():
+            try:
+                again = graph.divide_again(results[number], of_cell)
+            except Exception as error:  # noqa: BLE001 - as in a stage: damaged files, hostile files, a shortage
+                failure = shortage_behind(error) or error
+                results[number] = replace(results[number], comparison=None, cures=None, stage="compare", error=failure)
+                continue
+            if again is not None:
+                latest[number] = again
         _await([*latest.values()], cells_done)
         divided = {number: graph.result(cells[number], of_cell) for number, of_cell in latest.items()}
         latest = {number: of_cell for number, of_cell in latest.items() if divided[number].error is None}
