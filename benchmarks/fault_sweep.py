@@ -217,10 +217,20 @@ def _wrong_rows(
         is_extra = of_actual[row] > of_expected[row]
         decoded = json.loads(row)
         if _cell(decoded) not in failed:
-            return f"{'extra' if is_extra else 'missing'} {row[:600]}"
+            return f"{'extra' if is_extra else 'missing'} {_differences(decoded, expected) or row[:600]}"
         if is_extra and not may_differ and not any(_is_part(decoded, json.loads(other)) for other in of_expected):
             return f"extra {row[:600]}"
     return None
+
+
+def _differences(row: Mapping[str, Any], expected: Sequence[Mapping[str, Any]]) -> str:
+    """Describe the columns of a row that differ from those of the most similar row of the same cell."""
+    similar = [
+        [f"{name} {value!r} instead of {other[name]!r}" for name, value in row.items() if value != other[name]]
+        for other in expected
+        if _cell(other) == _cell(row)
+    ]
+    return "; ".join(min(similar, key=len, default=[]))[:1000]
 
 
 def _is_part(row: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:

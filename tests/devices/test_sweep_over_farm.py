@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 
 from tests.devices.loopback import Adbd, AdbServer, Sshd, running, write_farm
 from tests.flows.sweep_outputs import read_table, result_of
@@ -107,20 +109,30 @@ def test_the_cells_of_a_sweep_use_the_whole_farm_and_no_secret_is_written_anywhe
     assert SECRET not in ran.stdout + ran.stderr
 
 
-def test_two_sweeps_at_once_never_overlap_on_a_device(
-    program: Program, artifacts: Path, timed: tuple[Adbd, Path]
+def test_two_sweeps_at_once_never_overlap_on_a_device_that_has_two_names(
+    program: Program, tmp_path: Path, timed: tuple[Adbd, Path]
 ) -> None:
     phone, conf = timed
-    command = ["run", "--json", f"--config-dir={conf}", *DIGITS, "soc=SM8650", "device=phone_1"]
-    both = [
-        program.start(*command, f"scheme={scheme}", f"artifacts={artifacts}") for scheme in ("8a8w,fp16", "16a8w,16a4w")
-    ]
-    outputs = [process.communicate(timeout=800) for process in both]
+    again = {"name": "again", "address": f"localhost:{phone.port}", "work_folder": "/data/local/tmp/again"}
+    described = yaml.safe_load((conf / "device" / "phone_1.yaml").read_text())
+    (conf / "device" / "again.yaml").write_text(yaml.safe_dump(described | again))
+    command = ["run", "--json", f"--config-dir={conf}", *DIGITS, "soc=SM8650", "scheme=8a8w,fp16"]
+    both = [program.start(*command, f"device={name}", f"artifacts={tmp_path / name}") for name in ("phone_1", "again")]
+    outputs = [process.communicate(timeout=800)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     runs = sorted(spans(phone))
-    assert len(runs) == 8  # a shipping and a debug program for each of four cells
+    assert len(runs) == 8  # in each sweep, a shipping and a debug program for each of two cells
     for (_, end), (begin, _) in itertools.pairwise(runs):
         assert begin >= end
+    tables = [
+        [
+            {name: row[name] for name in ("scheme", "outcome", "outputs_sha256", "diagnosis")}
+            for row in read_table(tmp_path / name, "cells", json.loads(out.splitlines()[-1])["run_id"])
+        ]
+        for name, out in zip(("phone_1", "again"), outputs, strict=True)
+    ]
+    assert [row["outcome"] for row in tables[0]] == ["passed", "passed"]
+    assert tables[0] == tables[1]
 
 
 def test_a_device_is_free_again_after_its_holder_was_killed(
