@@ -49,11 +49,16 @@ install: .venv/installed
 	$(BIN)/pip check
 	touch $@
 
-.venv/installed-dev: .venv/installed requirements/dev.txt requirements/qnn.txt
+.venv/installed-dev: .venv/installed requirements/dev.txt requirements/qnn.txt requirements/qnn-devices.txt
 	$(HASHED) -r requirements/dev.txt
 	$(BIN)/pip check
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --dest .venv/wheels \
 	  -r requirements/qnn.txt
+	for platform in manylinux_2_34_aarch64 win_arm64; do \
+	  $(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
+	    --python-version 3.11 --implementation cp --platform $$platform --dest .venv/wheels \
+	    -r requirements/qnn-devices.txt || exit; \
+	done
 	touch $@
 
 clean:

@@ -36,8 +36,10 @@ FILES = {
     "run": "What qnnsweep needs, without PyTorch.",
     "dev": "What the tests and the models of the zoo need in addition.",
     "qnn": "The second QNN release of the tests, which is downloaded and not installed.",
+    "qnn-devices": "QNN for boards and laptops, which a test unpacks.",
 }
 QNN = "onnxruntime-qnn==2.7.0"
+DEVICES = ("manylinux_2_34_aarch64", "win_arm64")
 Digests = dict[str, set[str]]
 """By requirement, such as `numpy==2.4.6`, the digests of its files."""
 
@@ -79,14 +81,18 @@ class Pip:
         subprocess.run([*self._pip, "--upgrade", "pip"], check=True)
 
     def files_of(
-        self, pins: Iterable[str], pythons: Iterable[str] = PYTHONS, environment: Mapping[str, str] = os.environ
+        self,
+        pins: Iterable[str],
+        pythons: Iterable[str] = PYTHONS,
+        environment: Mapping[str, str] = os.environ,
+        platforms: Iterable[str] = PLATFORMS,
     ) -> Digests:
         """Return the pins with the digests of their files for every version of Python."""
         digests: Digests = {pin: set() for pin in pins}
         for python in pythons:
             target = [f"--python-version={python}", "--implementation=cp", f"--target={self._target}"]
-            platforms = [f"--platform={name}" for name in PLATFORMS]
-            for pin, digest in self._report(["--no-deps", *target, *platforms, *digests], environment).items():
+            names = [f"--platform={name}" for name in platforms]
+            for pin, digest in self._report(["--no-deps", *target, *names, *digests], environment).items():
                 digests[pin].add(digest)
         return digests
 
@@ -115,6 +121,11 @@ def torch_for_cpus(pip: Pip, pin: str, path: Path) -> Digests:
     return {pin: digests}
 
 
+def for_devices(pip: Pip, pin: str) -> Digests:
+    """Return the digests of the wheels for other machines than this one."""
+    return {pin: set().union(*(pip.files_of([pin], PYTHONS[:1], platforms=[name])[pin] for name in DEVICES))}
+
+
 def main() -> None:
     folder, constraints = ROOT / "requirements", ROOT / "constraints.txt"
     pins = pins_of(constraints)
@@ -135,6 +146,7 @@ def main() -> None:
             "run": pip.files_of(run.values()),
             "dev": pip.files_of(pins.values()),
             "qnn": pip.files_of([QNN]),
+            "qnn-devices": for_devices(pip, run["onnxruntime-qnn"]),
         }
     folder.mkdir(exist_ok=True)
     for name, text in FILES.items():

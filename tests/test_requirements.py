@@ -42,7 +42,7 @@ def test_the_packages_with_digests_are_those_of_the_constraints() -> None:
 
 def test_every_package_has_a_digest() -> None:
     files = sorted(FOLDER.iterdir())
-    assert [file.name for file in files] == ["build.txt", "dev.txt", "qnn.txt", *RUN_FILES]
+    assert [file.name for file in files] == ["build.txt", "dev.txt", "qnn-devices.txt", "qnn.txt", *RUN_FILES]
     assert [entry for file in files for entry in without_digests(file)] == []
 
 
@@ -61,11 +61,15 @@ def test_make_installs_every_file_of_requirements_and_requires_its_digests() -> 
     ]
 
 
-def test_make_downloads_the_second_release_of_qnn_and_does_not_install_it() -> None:
-    (command,) = re.findall(r"pip download (.+) \\\n\t  (.+)", (ROOT / "Makefile").read_text())
-    assert {"--no-deps", "--require-hashes"} <= set(command[0].split())
-    assert command[1] == "-r requirements/qnn.txt"
-    assert pins(FOLDER / "qnn.txt") != {"onnxruntime-qnn": pins(FOLDER / "run.txt")["onnxruntime-qnn"]}
+def test_make_downloads_other_wheels_of_qnn_and_does_not_install_them() -> None:
+    commands = re.findall(r"pip download ((?:.+ \\\n)+.+\.txt)", (ROOT / "Makefile").read_text())
+    words = [command.replace("\\\n", " ").split() for command in commands]
+    assert [command[-1] for command in words] == ["requirements/qnn.txt", "requirements/qnn-devices.txt"]
+    assert all({"--no-deps", "--require-hashes"} <= set(command) for command in words)
+    installed = {"onnxruntime-qnn": pins(FOLDER / "run.txt")["onnxruntime-qnn"]}
+    assert pins(FOLDER / "qnn.txt") != installed
+    assert pins(FOLDER / "qnn-devices.txt") == installed
+    assert len(re.findall("--hash", (FOLDER / "qnn-devices.txt").read_text())) == 2
 
 
 def test_pip_refuses_a_file_with_another_digest(tmp_path: Path) -> None:

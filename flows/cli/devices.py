@@ -20,6 +20,7 @@ from qnnsweep.tasks.devices.device import Device, open_device
 from qnnsweep.tasks.devices.farm import quarantined_in
 from qnnsweep.tasks.devices.lock import holder_of
 from qnnsweep.tasks.devices.native_runner import native_files
+from qnnsweep.tasks.devices.onnxruntime_wheel import missing_libraries
 from qnnsweep.tasks.devices.transport import RunRequest
 from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable, RequestError
 from qnnsweep.tasks.report.format import plain_table
@@ -35,7 +36,13 @@ def version(name):
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-print(json.dumps({"python": platform.python_version(), "executorch": version("executorch"),
+def files(name):
+    try:
+        return [path.name for path in metadata.files(name) or ()]
+    except metadata.PackageNotFoundError:
+        return []
+print(json.dumps({"system": platform.system(), "machine": platform.machine(), "files": files("onnxruntime-qnn"),
+                  "python": platform.python_version(), "executorch": version("executorch"),
                   "numpy": version("numpy"), "onnxruntime": version("onnxruntime"),
                   "wheel": version("onnxruntime-qnn"),
                   "qnn": os.environ.get("QNN_SDK_ROOT") and "QNN_SDK_ROOT" or version("onnxruntime-qnn")}))
@@ -126,17 +133,18 @@ def _wrong_soc(config: DeviceConfig, read: str | None) -> str | None:
     return None if is_right else f"its SoC is {read}, not {config.soc}: correct device.soc"
 
 
+_ANSWERS = ("system", "machine", "files", "python", "executorch", "numpy", "onnxruntime", "wheel", "qnn")
 Versions = tuple[dict[str, str | None], str | None]
 """The values of the fields `runner` and `qnn`, and the problem with the runner, or None."""
 
 
-def _packages(config: DeviceConfig, device: Device) -> Mapping[str, str | None] | str:
-    """Return the versions of the device's packages, or why they cannot be read."""
+def _packages(config: DeviceConfig, device: Device) -> Mapping[str, Any] | str:
+    """Return what the device's Python says of its machine and packages, or why it cannot be read."""
     argv = [device.python, "-P", "-c", _VERSIONS]
     ran = device.transport.run(RunRequest(argv, deadline_s=facts.DEADLINE_S, environment=config.environment))
     try:
         read: Mapping[str, Any] = json.loads(ran.stdout)
-        return {name: read[name] for name in ("python", "executorch", "numpy", "onnxruntime", "wheel", "qnn")}
+        return {name: read[name] for name in _ANSWERS}
     except (ValueError, TypeError, KeyError, RecursionError):
         reason = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         return f"{device.python} does not run there: {reason or f'exit code {ran.exit_code}'}; set device.python"
@@ -151,6 +159,10 @@ def _onnxruntime(config: DeviceConfig, device: Device) -> Versions:
     if missing := [package for name, package in named.items() if read[name] is None]:
         line = f"{device.python} -m pip install {' '.join(missing)}"
         return versions, f"{device.python} lacks packages: run `{line}` there"
+    arch = None if config.soc in (None, PROBE) else _arch_of(config.soc)
+    if lacks := missing_libraries(read["system"], read["machine"], read["files"], arch):
+        wheel = f"onnxruntime-qnn {read['wheel']} for {read['system']} on {read['machine']}"
+        return versions, f"{wheel} has no {', '.join(lacks)}: it cannot run programs of {config.soc or 'any SoC'}"
     return versions, None
 
 
@@ -166,13 +178,17 @@ def _python(config: DeviceConfig, device: Device) -> Versions:
     return versions, None
 
 
+def _arch_of(soc: str) -> int:
+    """Return the number of the Hexagon architecture of an SoC. Raises RequestError."""
+    return load([f"soc={soc}"]).cells[0].request.soc.arch
+
+
 def _native(config: DeviceConfig, _: Device) -> Versions:
     """Check the native runner's files on this machine, unless the configuration does not name an SoC."""
     if config.soc in (None, PROBE):
         return {"runner": "native"}, None
     try:
-        arch = load([f"soc={config.soc}"]).cells[0].request.soc.arch
-        files = native_files(config, arch, os.environ)
+        files = native_files(config, _arch_of(config.soc), os.environ)
     except (RequestError, EnvironmentUnusable) as error:
         return {"runner": "native"}, str(error)
     return {"runner": "native", "qnn": str(files["libQnnHtp.so"])}, None
