@@ -33,10 +33,13 @@ def test_output_that_cannot_be_written_is_an_error_as_in_python(program: Program
 
 WITHOUT_MEMORY = """
 import os, resource, threading
-from qnnsweep.flows.cli.ending import end_without_memory
-end_without_memory()
+from qnnsweep.flows.cli import ending
+ending._BEGIN_S = 2.0
+ending.end_without_memory()
+# Just enough for a thread and its stack, and not enough for its first call.
+SPARES = range((8 << 20) - (64 << 10), (8 << 20) + (640 << 10), 4 << 10)
 codes = []
-for spare in range(0, 24 << 20, 1 << 18):
+for spare in (*range(0, 24 << 20, 1 << 18), *SPARES):
     if (child := os.fork()) == 0:
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + spare,) * 2)
@@ -50,11 +53,19 @@ print(*sorted(set(codes)))
 """
 ONE_THREAD = """
 import threading
-from qnnsweep.flows.cli.ending import end_without_memory
-end_without_memory()
+from qnnsweep.flows.cli import ending
+ending._BEGIN_S = 1.0
+ending.end_without_memory()
 class Starved(threading.Thread):
-    def _bootstrap_inner(self):
-        raise MemoryError
+    def _bootstrap(self):
+        pass
+quick = threading.Thread(target=print, args=("begun",))
+quick.start()
+quick.join()
+try:
+    quick.start()
+except RuntimeError as error:
+    print(error, flush=True)
 Starved().start()
 """
 
@@ -69,5 +80,5 @@ def test_a_process_that_has_hardly_any_memory_ends(program: Program) -> None:
 @pytest.mark.timeout(60)
 def test_a_thread_without_memory_to_begin_ends_the_process_with_what_the_machine_lacks(program: Program) -> None:
     ran = program.python(ONE_THREAD)
-    assert (ran.returncode, ran.stdout) == (3, "")
+    assert (ran.returncode, ran.stdout) == (3, "begun\nthreads can only be started once\n")
     assert ran.stderr == ("qnnsweep: no memory was left to begin a thread; raise the limit (ulimit -v) and run again\n")
