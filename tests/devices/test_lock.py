@@ -144,6 +144,7 @@ def test_a_device_is_free_at_once_when_a_process_of_this_host_was_killed(bench: 
         device.transport.close()
 
 
+@pytest.mark.slow
 def test_a_holder_that_slept_is_stopped_on_the_device_and_told_so(bench: Bench, config: DeviceConfig) -> None:
     device = opened(replace(config, name="mine"), bench.folder)
     here = bench.phone.data / "local" / "qnnsweep" if config.name == "phone" else Path(device.work_folder)
