@@ -62,10 +62,16 @@ def cure(
 
 def _trial(candidate: Candidate, call: Callable[[], CallResult[tuple[list[float], str | None]]]) -> Trial:
     noise, refused = list[float](), None
-    try:
-        noise, refused = call().value
-    except (RequestError, ToolchainError) as error:
-        refused = str(error)
+    for is_last in (False, True):
+        try:
+            noise, refused = call().value
+        except RequestError as error:
+            refused = str(error)
+        except ToolchainError as error:
+            refused = str(error)
+            if error.signal is not None and not is_last:  # the machine can be at fault: the result would be cached
+                continue
+        break
     return Trial(
         cause=candidate.cause,
         change=candidate.change,
@@ -83,4 +89,4 @@ def _key_inputs(
     return lowered, comparison, changes
 
 
-cure_task = stage(cure, version=7, key_inputs=_key_inputs)
+cure_task = stage(cure, version=8, key_inputs=_key_inputs)

@@ -139,6 +139,8 @@ _SHORTAGES = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFI
 """The codes of the operating system for too little memory, disk space or descriptors."""
 _SHORTAGE_TEXTS = (*map(os.strerror, _SHORTAGES), "can't allocate memory", "std::bad_alloc", "can't start new thread")
 """What the messages of RuntimeError say about shortages. PyTorch has no exception class of its own for them."""
+_LAST_WORDS = (*_SHORTAGE_TEXTS, "failed to map segment from shared object", "Resource temporarily unavailable")
+"""What a program prints about a shortage before it ends itself."""
 
 
 def shortage_behind(error: BaseException) -> MachineFault | None:
@@ -165,6 +167,12 @@ def raise_shortage(error: BaseException) -> None:
     """Raise MachineFault if a shortage caused an error, so that the error is not taken for a property of the model."""
     if (fault := shortage_behind(error)) is not None:
         raise fault from error
+
+
+def shortage_in(printed: str) -> MachineFault | None:
+    """Return the fault of this machine if the last lines of a program that ended by a signal tell of a shortage."""
+    line = next((line for line in printed.splitlines() if any(text in line for text in _LAST_WORDS)), None)
+    return None if line is None else MachineFault(f"this machine is short of memory or files; run again: {line}")
 
 
 def _tells_of_shortage(error: BaseException) -> bool:

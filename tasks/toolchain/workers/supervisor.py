@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.conf.units import GIB, KIB
-from qnnsweep.tasks.errors import MachineFault, ToolchainError
+from qnnsweep.tasks.errors import MachineFault, ToolchainError, shortage_in
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.workers.handle import Process, ProcessKilled
@@ -173,6 +173,8 @@ class Supervisor:
                 why = f"{text}\n{tail}"
             case Ended(exit_code):
                 cause, text, ended_by = _describe_end(exit_code)
+                if ended_by is not None and (fault := shortage_in(_tail(log))) is not None:
+                    raise fault
                 why = f"{text}\n{_tail(log)}"
         message = f"{stage} failed: {why}".rstrip()
         raise ToolchainError(message, stage=stage, cause=cause, signal=ended_by, log=stored_log.sha256)

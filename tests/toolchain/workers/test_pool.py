@@ -192,6 +192,12 @@ def test_a_segmentation_fault_is_named_by_its_signal(workers_with: WorkersWith) 
     assert (raised.value.cause, raised.value.signal) == ("SIGSEGV", signal.SIGSEGV)
 
 
+def test_a_toolchain_that_ends_itself_without_memory_is_a_fault_of_the_machine(workers_with: WorkersWith) -> None:
+    text = "^this machine is short of memory or files; run again: .*failed to map segment from shared object"
+    with pytest.raises(MachineFault, match=text):
+        workers_with().call("lower", faulty_calls.load_qnn_without_memory)
+
+
 def test_leaving_by_sys_exit_is_a_failure_even_with_code_zero(workers_with: WorkersWith) -> None:
     with pytest.raises(ToolchainError, match=r"^lower failed: SystemExit: 0$") as raised:
         workers_with().call("lower", faulty_calls.leave, 0)
