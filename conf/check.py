@@ -89,7 +89,7 @@ def _device(device: DeviceConfig) -> Iterator[RequestError]:
             )
     for key, text in (
         ("address", device.address), ("work_folder", device.work_folder), ("python", device.python),
-        *device.environment.items(),
+        ("lock_folder", device.lock_folder), *device.environment.items(),
     ):  # fmt: skip
         if text is not None and "\0" in text:
             yield RequestError("contains a NUL character", key=f"device.{key}")
@@ -105,6 +105,8 @@ def _device(device: DeviceConfig) -> Iterator[RequestError]:
     if remote and not _is_dedicated_folder(device.work_folder):
         problem = "an absolute path of at least two names that only qnnsweep uses, such as /data/local/tmp/qnnsweep"
         yield _error("device.work_folder", device.work_folder, problem)
+    if device.lock_folder is not None and not PurePosixPath(device.lock_folder).is_absolute():
+        yield _error("device.lock_folder", device.lock_folder, "an absolute path on the device")
     if remote and not native and not device.python:
         package = "onnxruntime-qnn" if device.runner is RunnerKind.onnxruntime else "executorch"
         yield _error("device.python", device.python, f"the Python with {package} on the device")

@@ -1,6 +1,5 @@
 """The stage measure: Bundle -> Capture. Its three steps run on a device during one lease."""
 
-import logging
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,12 +16,11 @@ from qnnsweep.tasks.devices.execute import execute
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.native_runner import native_files
 from qnnsweep.tasks.devices.transport import require_success
-from qnnsweep.tasks.errors import DeviceError, LeaseLost, RunnerFailed, RuntimesDiffer
+from qnnsweep.tasks.errors import DeviceError, RunnerFailed, RuntimesDiffer
 from qnnsweep.tasks.records import Bundle, Capture, Toolchain
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 
-_LOG = logging.getLogger(__name__)
 Step = Callable[[str], AbstractContextManager[object]]
 """A function from the name of a step to the context in which the step runs."""
 
@@ -63,10 +61,8 @@ def measure(
                     capture = _with_further_samples(capture, sent, device, store)
                     capture = _controlled(capture, bundle, device, store)
                 return replace(capture, measured_run=run_id, device_id=device.device_id)
-            except LeaseLost as error:
-                _LOG.warning("%s: %s; the cell starts again", device.name, error)
             except DeviceError as error:
-                farm.quarantine(device.name, error)
+                farm.failed(device.name, error)
 
 
 def _controlled(capture: Capture, bundle: Bundle, device: Device, store: Store) -> Capture:

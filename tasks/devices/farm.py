@@ -27,6 +27,8 @@ QUARANTINE = "quarantine"
 _LOG = logging.getLogger(__name__)
 _LONGEST_REASON = 1000
 _POLL_S = 1.0
+_MOST_LOST = 5
+"""A device whose lease is lost so many times in a run is not used any more."""
 _CLEANING_S = 30.0
 
 
@@ -49,6 +51,7 @@ class Farm:
         self._held: set[str] = set()
         self._waited: set[str] = set()
         self._uses: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
         self._quarantined: dict[str, DeviceError] = {}
 
     def with_environment(self, host_environment: Mapping[str, str], fork: StartSupervisor | None = None) -> "Farm":
@@ -62,6 +65,17 @@ class Farm:
         """Maps the name of every device that failed in this run to its error."""
         with self._changed:
             return dict(self._quarantined)
+
+    def failed(self, name: str, why: DeviceError) -> None:
+        """Quarantine a device that failed. The loss of a lease is no failure of the device, unless it is repeated."""
+        if isinstance(why, LeaseLost):
+            with self._changed:
+                self._lost[name] += 1
+                lost = self._lost[name]
+            if lost < _MOST_LOST:
+                _LOG.warning("%s: %s; the cell starts again", name, why)
+                return
+        self.quarantine(name, why)
 
     def quarantine(self, name: str, why: DeviceError) -> None:
         """Exclude a device for the rest of this run."""
@@ -88,34 +102,27 @@ class Farm:
         """Return a device that is held until `lease` is closed."""
         unfit: set[str] = set()
         while True:
-            free, can_wait = self._free(configs, unfit), True
-            for config in free:
+            is_busy = True
+            for config in self._free(configs, unfit):
                 with contextlib.ExitStack() as stack:
                     try:
                         device = self._held_device(config, soc, stack)
+                        if device is not None:
+                            lease.push(stack.pop_all())
+                            return device
+                        unfit.add(config.name)
                     except DeviceBusy as busy:
                         self._say_that_another_process_holds(config, busy.holder)
                         continue
-                    except LeaseLost:
-                        can_wait = False
-                        continue
                     except DeviceError as error:
-                        self.quarantine(config.name, error)
-                        can_wait = False
-                        continue
+                        self.failed(config.name, error)
                     except QnnsweepError:
                         raise
                     except Exception as error:  # noqa: BLE001 - a device may answer anything
                         message = f"{config.name} cannot be used: {type(error).__name__}: {error}"
-                        self.quarantine(config.name, DeviceError(message[:_LONGEST_REASON]))
-                        can_wait = False
-                        continue
-                    if device is not None:
-                        lease.push(stack.pop_all())
-                        return device
-                unfit.add(config.name)  # it has another SoC
-                can_wait = False
-            if can_wait:
+                        self.failed(config.name, DeviceError(message[:_LONGEST_REASON]))
+                is_busy = False
+            if is_busy:
                 with self._changed:
                     self._changed.wait(_POLL_S)
 

@@ -30,12 +30,13 @@ _LOG = logging.getLogger(__name__)
 # A folder of another user is not used: its owner could replace a file in it by a link. A lease that ends much later
 # than any lease could is one from before a restart of a device that does not tell its boot id.
 _SCRIPT = """\
+umask 022
 verb=$1 place=$2 token=$3 seconds=$4 dead=$5 work_folder=$6
 if [ -z "$place" ]; then
   for place in /data/local/tmp /run/lock /tmp "$work_folder"; do [ -d "$place" ] && [ -w "$place" ] && break; done
 fi
 lock=$place/qnnsweep-lock
-[ "$verb" = show ] || (umask 022 && mkdir -p -- "$lock") || exit
+[ "$verb" = show ] || mkdir -p -- "$lock" || exit
 boot=$(cat /proc/sys/kernel/random/boot_id 2>/dev/null) || boot=unknown
 now() { read -r now _ </proc/uptime && now=${now%%.*}; }
 look() {

@@ -27,7 +27,7 @@ from qnnsweep.tasks.devices.device import Device, open_device
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.lock import DeviceBusy, holder_of, locked
 from qnnsweep.tasks.devices.remote_command import _FENCE_S
-from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.errors import DeviceError, LeaseLost
 from tests.devices.bench import WRITES, Bench
 from tests.storage.test_atomic import dead_process, name_of
 
@@ -213,6 +213,12 @@ if log.read_text().count("run") == 1:
     assert capture.device == config.name
     assert seen.read_text() == "run\nrun\n"
     assert bench.farm.quarantined == {}
+
+
+def test_a_device_whose_lease_is_lost_again_and_again_is_not_used_any_more(bench: Bench) -> None:
+    code = f"{WRITES}\nPath({str(lock_file(bench, bench.here))!r}).write_text('')\n"
+    assert bench.measure(bench.bundle(code), bench.here, bench.over_adb).device == "phone"
+    assert isinstance(bench.farm.quarantined["here"], LeaseLost)
 
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
