@@ -40,7 +40,9 @@ def fresh(folder: Path) -> DeviceConfig:
 
 
 def files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    """Return the relative paths of all files but those of the lock of the device."""
+    found = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    return {str(path) for path in found if path.parts[0] != "qnnsweep-lock"}
 
 
 def with_runner(packed: Bundle, resources: Resources, code: str) -> Bundle:
