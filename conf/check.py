@@ -94,7 +94,12 @@ def _device(device: DeviceConfig) -> Iterator[RequestError]:
         if text is not None and "\0" in text:
             yield RequestError("contains a NUL character", key=f"device.{key}")
     address = device.address or ""
-    if remote and not address.strip():
+    is_hired = bool(device.lease.acquire)
+    if is_hired and not device.lease.release:
+        yield _error("device.lease.release", [], "the command that gives the device back")
+    if is_hired and not remote:
+        yield _error("device.transport", device.transport.name, "a device that is hired has the transport adb or ssh")
+    if remote and not is_hired and not address.strip():
         examples = {TransportKind.adb: "a serial or host:port", TransportKind.ssh: "[user@]host[:port]"}
         example = examples.get(device.transport, "an address")
         yield _error("device.address", device.address, f"{device.transport.name} needs {example}")

@@ -51,6 +51,32 @@ class SshConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class LeaseConfig:
+    """Commands of your own that hire a device from a farm. Each is a list of words, which no shell interprets.
+
+    All get the variables QNNSWEEP_LEASE_NAME (another name for each hire), QNNSWEEP_SOC, and QNNSWEEP_LEASE (the line
+    that `acquire` has printed; empty if it has printed none)."""
+
+    acquire: list[str] = field(default_factory=list[str])
+    """Hires a device. Its last line is JSON with the endpoint: {"ssh": "[user@]host[:port]"}, or {"serial": "1a2b3c",
+    "adb_server": "host:port"}. An empty list: the device is not hired."""
+    extend: list[str] = field(default_factory=list[str])
+    """Extends the hire."""
+    release: list[str] = field(default_factory=list[str])
+    """Gives the device back. It also runs after an `acquire` that failed or was ended, and may run twice."""
+    acquire_s: Positive = 900.0
+    """The number of seconds after which `acquire` is ended."""
+    release_s: Positive = 20.0
+    """The number of seconds after which `release` or `extend` is ended."""
+    extend_every_s: Positive = 300.0
+    """The number of seconds between two calls of `extend`."""
+    idle_s: Positive = 30.0
+    """A device that no cell has used for this many seconds is given back. The next cell hires one again."""
+    minutes: Positive | None = None
+    """The budget of a run: a hire ends when it is used up, and no further one begins."""
+
+
+@dataclass(kw_only=True, slots=True)
 class DeviceConfig:
     name: str
     transport: TransportKind = TransportKind.local
@@ -76,6 +102,7 @@ class DeviceConfig:
     environment: dict[str, str] = field(default_factory=dict[str, str])
     """Environment variables for processes on the device. Values can be secret: no process list or table shows them.
     In an override, write a secret as ${oc.env:VARIABLE}; see `masked_names`."""
+    lease: LeaseConfig = field(default_factory=LeaseConfig)
     tags: list[str] = field(default_factory=list[str])
     """Labels of your choice, which `qnnsweep devices` shows."""
     deadline_s: Positive = 600.0

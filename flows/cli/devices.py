@@ -99,6 +99,8 @@ def _status(config: DeviceConfig, folder: Path, quarantined: str | None) -> Devi
         "soc_asked": config.soc,
         "quarantined": quarantined,
     }
+    if config.lease.acquire:  # it costs money to ask
+        return DeviceStatus(**status, reachable=True, problem=None, runner="hired when a cell needs it")
     device = open_device(config, host_environment={}, folder=folder, native={})
     try:
         read = facts.read_facts(device.transport, device.work_folder)

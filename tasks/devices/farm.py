@@ -16,6 +16,7 @@ from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.devices import facts
 from qnnsweep.tasks.devices.device import LEASES, Device, open_device, transport_of
 from qnnsweep.tasks.devices.disk_space import claim, prune
+from qnnsweep.tasks.devices.hired import HiredDevices
 from qnnsweep.tasks.devices.local import StartSupervisor
 from qnnsweep.tasks.devices.lock import DeviceBusy, locked
 from qnnsweep.tasks.devices.native_runner import native_files
@@ -27,6 +28,8 @@ QUARANTINE = "quarantine"
 _LOG = logging.getLogger(__name__)
 _LONGEST_REASON = 1000
 _POLL_S = 1.0
+_MOST_HIRED = 3
+"""A device is hired so many times if it fails each time."""
 _MOST_LOST = 5
 """A device whose lease is lost so many times in a run is not used any more."""
 _CLEANING_S = 30.0
@@ -52,6 +55,7 @@ class Farm:
         self._waited: set[str] = set()
         self._uses: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
+        self._hired = HiredDevices(self._folder)
         self._quarantined: dict[str, DeviceError] = {}
 
     def with_environment(self, host_environment: Mapping[str, str], fork: StartSupervisor | None = None) -> "Farm":
@@ -68,11 +72,14 @@ class Farm:
 
     def failed(self, name: str, why: DeviceError) -> None:
         """Quarantine a device that failed. The loss of a lease is no failure of the device, unless it is repeated."""
-        if isinstance(why, LeaseLost):
+        is_hired = self._hired.holds(name)
+        if is_hired:  # the farm may have taken it back; another one can be hired
+            self._hired.end(name)
+        if isinstance(why, LeaseLost) or is_hired:
             with self._changed:
                 self._lost[name] += 1
                 lost = self._lost[name]
-            if lost < _MOST_LOST:
+            if lost < (_MOST_HIRED if is_hired else _MOST_LOST):
                 _LOG.warning("%s: %s; the cell starts again", name, why)
                 return
         self.quarantine(name, why)
@@ -151,6 +158,8 @@ class Farm:
         Raises DeviceBusy and DeviceError.
         """
         hold.enter_context(self._held_here(self._key(config)))
+        if config.lease.acquire:
+            config = hold.enter_context(self._hired.endpoint(config, soc.name if soc else None))
         native: Mapping[str, Path] = {}
         if config.runner is RunnerKind.native and soc is not None:
             native = native_files(config, soc.arch, os.environ)
@@ -196,6 +205,8 @@ class Farm:
 
     def _key(self, config: DeviceConfig) -> str:
         """Return text that names the device, so that threads of this process do not all ask the device for its lock."""
+        if config.lease.acquire:
+            return f"hired {config.name}"
         return transport_of(config.transport).identity(config, self._folder)
 
 

@@ -17,7 +17,7 @@ from qnnsweep.conf.devices import TransportKind
 from qnnsweep.tasks.devices.device import Device
 from qnnsweep.tasks.devices.transport import Fence, RunRequest, require_success
 from qnnsweep.tasks.errors import DeviceError
-from qnnsweep.tasks.storage.atomic import owner_is_dead, owner_of
+from qnnsweep.tasks.storage.atomic import owner_is_dead, owner_of, temporary_name
 
 LEASE_S = 90
 """The number of seconds for which a lock is held after its last renewal."""
@@ -26,6 +26,8 @@ RENEWALS = 4
 _DEADLINE_S = 20.0
 _LONGEST_NAME = 200
 _LOG = logging.getLogger(__name__)
+_held: set[str] = set()
+"""The names under which this process holds locks."""
 
 # A folder of another user is not used: its owner could replace a file in it by a link. A lease that ends much later
 # than any lease could is one from before a restart of a device that does not tell its boot id.
@@ -84,7 +86,7 @@ def locked(device: Device) -> Generator[None]:
     """
     token = PurePosixPath(device.lease_folder).name
     word, value = _ask(device, "take", token)
-    if word == "busy" and owner_is_dead(value):  # a process of this host, so nobody must wait for the end of its lease
+    if word == "busy" and _is_over(value):  # nobody must wait for the end of this lease
         word, value = _ask(device, "take", token, dead=value)
     if word == "busy":
         raise DeviceBusy(value)
@@ -94,6 +96,7 @@ def locked(device: Device) -> Generator[None]:
             "this folder there, or let all processes use the device as the same user"
         )
     device.transport.fence = Fence(holder=f"{value}/holder", token=token)
+    _held.add(token)
     ended = threading.Event()
     renewals = threading.Thread(target=_renew, args=(device, token, ended), daemon=True, name=f"lock of {device.name}")
     renewals.start()
@@ -102,9 +105,16 @@ def locked(device: Device) -> Generator[None]:
     finally:
         ended.set()
         renewals.join()
+        _held.discard(token)
         device.transport.fence = None
         with suppress(DeviceError):  # the lease ends by itself
             _ask(device, "release", token)
+
+
+def _is_over(holder: str) -> bool:
+    """Return whether the holder of a lock is dead, or is this process, which could not release the lock."""
+    owner, mine = owner_of(holder), owner_of(temporary_name())
+    return owner_is_dead(holder) or (owner == mine and holder not in _held)
 
 
 def holder_of(device: Device) -> str | None:

@@ -178,6 +178,7 @@ DEVICE_REFUSALS = {
     ("adb", "device.work_folder=/tmp"): f"device.work_folder=/tmp: {WORK_FOLDER}",
     ("adb", "device.work_folder=null"): f"device.work_folder=null: {WORK_FOLDER}",
     ("adb", "device.work_folder=/a/../b/c"): f"device.work_folder=/a/../b/c: {WORK_FOLDER}",
+    ("adb", "device.lease.acquire=[a]"): "device.lease.release=[]: the command that gives the device back",
     ("adb", "device.lock_folder=here"): "device.lock_folder=here: an absolute path on the device",
     ("adb", "device.python=null"): "device.python=null: the Python with executorch on the device",
     ("adb", "device.runner=native"): (

@@ -251,8 +251,8 @@ def test_a_lock_of_another_host_or_of_a_running_process_is_busy(bench: Bench, ho
     file = lock_file(bench, bench.here)
     file.parent.mkdir()
     soon = int(time.clock_gettime(time.CLOCK_BOOTTIME)) + 60
-    file.write_text(f"{name_of(os.getpid(), host=host)} {soon} {BOOT}\n")
-    with pytest.raises(DeviceBusy, match=re.escape(name_of(os.getpid(), host=host))), locked(device):
+    file.write_text(f"{name_of(os.getppid(), host=host)} {soon} {BOOT}\n")
+    with pytest.raises(DeviceBusy, match=re.escape(name_of(os.getppid(), host=host))), locked(device):
         pass
 
 

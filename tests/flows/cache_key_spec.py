@@ -53,6 +53,7 @@ def differs(what: str, to: Any, quantized: frozenset[str], floats: frozenset[str
 
 _LABEL = "a label: no result depends on it"
 _WAIT = "does not change the outputs"
+_HIRE = "the way to hire a device"
 _SWEEP = "how a sweep runs, not its results"
 _NIGHTS = "applied to the finished rows"
 _REPAIR = "the target and the limits of a repair, whose cells have their own keys"
@@ -134,6 +135,14 @@ REQUEST = (
     same("device.python", "another", MEASURE_ON, "runs the program"),
     same("device.native_folder", "another", NONE, "only the files of a native runner count"),
     same("device.environment", {"A": "b"}, MEASURE_ON, "the environment of the runner"),
+    same("device.lease.acquire", ["acquire"], NONE, _HIRE),
+    same("device.lease.extend", ["extend"], NONE, _HIRE),
+    same("device.lease.release", ["release"], NONE, _HIRE),
+    same("device.lease.acquire_s", 1.0, NONE, _WAIT),
+    same("device.lease.release_s", 1.0, NONE, _WAIT),
+    same("device.lease.extend_every_s", 1.0, NONE, _WAIT),
+    same("device.lease.idle_s", 1.0, NONE, _WAIT),
+    same("device.lease.minutes", 1.0, NONE, _WAIT),
     same("device.tags", ["desk"], NONE, _LABEL),
     same("device.deadline_s", 1.0, NONE, _WAIT),
     same("device.below_celsius", 40.0, MEASURE_ON, "changes the latencies"),

@@ -1,0 +1,240 @@
+"""Devices that are hired from a farm, such as a cloud of phones, with commands of the user's own.
+
+One hire serves many cells: a device that no cell has used for `lease.idle_s` seconds is given back. A janitor, which is
+a process of its own, hires the device and gives it back, also after the process of the sweep was killed.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from qnnsweep.conf.constraints import host_address, violations
+from qnnsweep.conf.devices import DeviceConfig, TransportKind
+from qnnsweep.tasks.devices import janitor
+from qnnsweep.tasks.errors import DeviceError
+from qnnsweep.tasks.storage.atomic import owner_is_dead, temporary_name
+
+FOLDER = "hired"
+_ATTEMPTS = 3
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Hire:
+    """A device that is hired now."""
+
+    config: DeviceConfig
+    """The configuration of the device with the endpoint that the farm named."""
+    janitor: "_Janitor"
+    users: int = 0
+    began: float = 0.0
+    timer: threading.Timer | None = None
+
+
+class HiredDevices:
+    """The devices that this process has hired. Threads can share them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / FOLDER
+        self._guards: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        """By the name of a device: to hire one takes minutes, during which others are used and given back."""
+        self._hires: dict[str, _Hire] = {}
+        self._spent_s: defaultdict[str, float] = defaultdict(float)
+        weakref.finalize(self, _dismiss_all, self._hires)
+        self._looked_for: set[str] = set()
+
+    @contextmanager
+    def endpoint(self, config: DeviceConfig, soc: str | None) -> Generator[DeviceConfig]:
+        """Hire the device unless it is hired, and keep it during the context. Yield the configuration of the endpoint.
+
+        Raises DeviceError if the farm gives no device.
+        """
+        with self._guards[config.name]:
+            self._give_back_what_was_left(config)
+            hire = self._hires.get(config.name)
+            if hire is not None and hire.janitor.has_ended:  # the budget is used up
+                self._end(config.name, self._hires.pop(config.name))
+                hire = None
+            if hire is None:
+                hire = self._hires[config.name] = self._hired(config, soc)
+            if hire.timer is not None:
+                hire.timer.cancel()
+            hire.users += 1
+        try:
+            yield replace(hire.config)
+        finally:
+            with self._guards[config.name]:
+                hire.users -= 1
+                if hire.users == 0:
+                    hire.timer = threading.Timer(config.lease.idle_s, self._end_if_idle, (config.name, hire))
+                    hire.timer.daemon = True
+                    hire.timer.start()
+
+    def holds(self, name: str) -> bool:
+        """Return whether the device is hired."""
+        return name in self._hires
+
+    def end(self, name: str) -> None:
+        """Give the device back, if it is hired. The next cell hires one again."""
+        with self._guards[name]:
+            if (hire := self._hires.pop(name, None)) is not None:
+                self._end(name, hire)
+
+    def _end_if_idle(self, name: str, hire: _Hire) -> None:
+        with self._guards[name]:
+            if hire.users == 0 and self._hires.get(name) is hire:
+                del self._hires[name]
+                self._end(name, hire)
+
+    def _end(self, name: str, hire: _Hire) -> None:
+        if hire.timer is not None:
+            hire.timer.cancel()
+        self._spent_s[name] += time.monotonic() - hire.began
+        hire.janitor.dismiss()
+
+    def _hired(self, config: DeviceConfig, soc: str | None) -> _Hire:
+        lease = config.lease
+        budget_s = None if lease.minutes is None else 60 * lease.minutes - self._spent_s[config.name]
+        if budget_s is not None and budget_s <= 0:
+            raise DeviceError(f"{config.name}: device.lease.minutes={lease.minutes:g} of this run are used up")
+        order = _order(config, self._folder / f"{temporary_name()}.json", soc, budget_s)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        worker, began = _Janitor(order), time.monotonic()
+        answer = worker.answer()
+        worker.watch(config.name)
+        try:
+            if "line" not in answer:
+                raise DeviceError(f"{config.name}: device.lease.acquire gives no device: {answer.get('problem')}")
+            endpoint = _endpoint(config, answer["line"])
+        except DeviceError:
+            worker.dismiss()
+            raise
+        _LOG.info("%s: hired %s", config.name, answer["line"])
+        return _Hire(config=endpoint, janitor=worker, began=began)
+
+    def _give_back_what_was_left(self, config: DeviceConfig) -> None:
+        """Give back what earlier processes hired for this device, if both the process and its janitor were killed.
+
+        The files say what was hired; the command that gives it back is of the configuration, because files are data.
+        """
+        if config.name in self._looked_for:
+            return
+        self._looked_for.add(config.name)
+        for file in sorted(self._folder.glob("*.json")):
+            with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                left = json.loads(file.read_text())
+                is_left = owner_is_dead(file.stem) and not _is_janitor(int(left["pid"]))
+                if is_left and left["device"] == config.name:
+                    _LOG.warning("%s: giving back what an earlier sweep has hired: %s", config.name, left["line"])
+                    worker = _Janitor(_order(config, file, None, None) | {"line": str(left["line"]), "is_left": True})
+                    worker.watch(config.name)
+                    worker.dismiss()
+
+
+def _order(config: DeviceConfig, file: Path, soc: str | None, budget_s: float | None) -> dict[str, object]:
+    """Return the order for a janitor. `file`: the file that tells of the hire, whose name is the name of the hire."""
+    lease = config.lease
+    return {
+        "device": config.name,
+        "name": file.stem,
+        "file": str(file),
+        "line": "",
+        "soc": soc or "",
+        "acquire": lease.acquire,
+        "extend": lease.extend,
+        "release": lease.release,
+        "acquire_s": lease.acquire_s,
+        "extend_every_s": lease.extend_every_s,
+        "release_s": lease.release_s,
+        "budget_s": budget_s,
+        "attempts": _ATTEMPTS,
+        "is_left": False,
+    }
+
+
+def _dismiss_all(hires: Mapping[str, _Hire]) -> None:
+    for hire in hires.values():
+        hire.janitor.dismiss()
+
+
+class _Janitor:
+    """A janitor at work. It gives its device back when `dismiss` is called, or when this process ends."""
+
+    def __init__(self, order: object) -> None:
+        # The janitor is no child of this process, which need not wait for its end.
+        command = ["sh", "-c", 'exec 3<&0; "$@" <&3 &', "sh", sys.executable, "-I", "-S", janitor.__file__]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+        ) as shell:
+            assert shell.stdin is not None
+            assert shell.stdout is not None
+            self._order, self._answers = (
+                os.fdopen(os.dup(shell.stdin.fileno()), "wb"),
+                os.fdopen(os.dup(shell.stdout.fileno()), "rb"),
+            )
+        self._order.write(json.dumps(order).encode() + b"\n")
+        self._order.flush()
+        self.has_ended = False
+
+    def answer(self) -> dict[str, str]:
+        """Return what the command that hires a device gave. The janitor has a deadline of its own."""
+        with suppress(ValueError):
+            answer = json.loads(self._answers.readline())
+            if isinstance(answer, dict):
+                return answer  # pyright: ignore[reportUnknownVariableType]
+        return {"problem": "its janitor did not answer"}
+
+    def watch(self, name: str) -> None:
+        """Wait in a thread for the end of the janitor, and say if it could not give its device back."""
+
+        def wait() -> None:
+            with self._answers:
+                released = self._answers.read()
+            self.has_ended = True
+            if b"true" not in released:
+                _LOG.warning("%s: device.lease.release failed; the next sweep with these artifacts tries again", name)
+
+        threading.Thread(target=wait, daemon=True, name=f"janitor of {name}").start()
+
+    def dismiss(self) -> None:
+        with suppress(OSError):
+            self._order.close()
+
+
+def _endpoint(config: DeviceConfig, line: str) -> DeviceConfig:
+    """Return the configuration of a device with the endpoint in a line of JSON. Raises DeviceError."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        said = None
+    match said:
+        case {"ssh": str(address)} if not host_address(address):
+            return replace(config, transport=TransportKind.ssh, address=address)
+        case {"serial": str(serial)} if serial and not serial.startswith("-"):
+            server: object = said.get("adb_server")
+            endpoint = replace(config, transport=TransportKind.adb, address=serial, adb_server=server)
+            if next(violations(endpoint, "device"), None) is None:
+                return endpoint
+        case _:
+            pass
+    raise DeviceError(
+        f"{config.name}: the last line of device.lease.acquire must be JSON such as "
+        f'{{"adb_server": "127.0.0.1:5037", "serial": "1a2b3c"}} or {{"ssh": "user@host:22"}}, not {line[:200]!r}'
+    )
+
+
+def _is_janitor(pid: int) -> bool:
+    try:
+        return Path(janitor.__file__).name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
