@@ -87,14 +87,13 @@ class AdbTransport:
             if self._ready:
                 return
             state, answer = self._state(), ""
-            if state != "device" and ":" in self.serial:
-                answer = f"{self._query('connect', self.serial)}; "
-                state = self._settled_state()
             # A device may stay offline after its cable is plugged in again or its host restarts, so connect it again.
-            if state != "device" and ":" in self.serial:
-                self._query("disconnect", self.serial)
-                answer = f"{self._query('connect', self.serial)}; "
-                state = self._settled_state()
+            for is_again in (False, True):
+                if state != "device" and ":" in self.serial:
+                    if is_again:
+                        self._query("disconnect", self.serial)
+                    answer = f"{self._query('connect', self.serial)}; "
+                    state = self._settled_state()
             if state != "device":
                 raise DeviceError(
                     f"the device {self.serial} cannot be used: {answer}{state}",

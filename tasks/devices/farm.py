@@ -72,9 +72,7 @@ class Farm:
 
     def failed(self, name: str, why: DeviceError) -> None:
         """Quarantine a device that failed. The loss of a lease is no failure of the device, unless it is repeated."""
-        is_hired = self._hired.holds(name)
-        if is_hired:  # the farm may have taken it back; another one can be hired
-            self._hired.end(name)
+        is_hired = self._hired.end(name)  # the farm may have taken it back; another one can be hired
         if isinstance(why, LeaseLost) or is_hired:
             with self._changed:
                 self._lost[name] += 1

@@ -71,7 +71,7 @@ class HiredDevices:
                 hire.timer.cancel()
             hire.users += 1
         try:
-            yield replace(hire.config)
+            yield hire.config
         finally:
             with self._guards[config.name]:
                 hire.users -= 1
@@ -80,15 +80,12 @@ class HiredDevices:
                     hire.timer.daemon = True
                     hire.timer.start()
 
-    def holds(self, name: str) -> bool:
-        """Return whether the device is hired."""
-        return name in self._hires
-
-    def end(self, name: str) -> None:
-        """Give the device back, if it is hired. The next cell hires one again."""
+    def end(self, name: str) -> bool:
+        """Give the device back, if it is hired, and return whether it was. The next cell hires one again."""
         with self._guards[name]:
             if (hire := self._hires.pop(name, None)) is not None:
                 self._end(name, hire)
+        return hire is not None
 
     def _end_if_idle(self, name: str, hire: _Hire) -> None:
         with self._guards[name]:
@@ -178,10 +175,8 @@ class _Janitor:
         ) as shell:
             assert shell.stdin is not None
             assert shell.stdout is not None
-            self._order, self._answers = (
-                os.fdopen(os.dup(shell.stdin.fileno()), "wb"),
-                os.fdopen(os.dup(shell.stdout.fileno()), "rb"),
-            )
+            self._order = os.fdopen(os.dup(shell.stdin.fileno()), "wb")
+            self._answers = os.fdopen(os.dup(shell.stdout.fileno()), "rb")
         self._order.write(json.dumps(order).encode() + b"\n")
         self._order.flush()
         self.has_ended = False
@@ -195,12 +190,13 @@ class _Janitor:
         return {"problem": "its janitor did not answer"}
 
     def watch(self, name: str) -> None:
-        """Wait in a thread for the end of the janitor, and say if it could not give its device back."""
+        """Wait in a thread for the end of the hire, and say if the janitor could not give its device back."""
 
         def wait() -> None:
             with self._answers:
+                self._answers.readline()  # it begins to give the device back
+                self.has_ended = True
                 released = self._answers.read()
-            self.has_ended = True
             if b"true" not in released:
                 _LOG.warning("%s: device.lease.release failed; the next sweep with these artifacts tries again", name)
 

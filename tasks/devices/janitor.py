@@ -36,6 +36,7 @@ def main() -> None:
         _say(answer)
         if line:
             _keep(order)
+    _say({"is_ending": True})
     is_released = _released(order)
     if is_released:
         Path(order["file"]).unlink(missing_ok=True)
@@ -55,11 +56,8 @@ def _acquired(order: dict[str, Any]) -> dict[str, str]:
         assert process.stderr is not None
         streams = {process.stdout.fileno(): out, process.stderr.fileno(): err}
         problem = ""
-        while streams and not problem:
-            if (remaining := deadline - time.monotonic()) <= 0:
-                problem = f"it did not end within {order['acquire_s']:g} s"
-                break
-            ready, _, _ = select.select([*streams, 0], [], [], remaining)
+        while streams and not problem and time.monotonic() < deadline:
+            ready, _, _ = select.select([*streams, 0], [], [], max(deadline - time.monotonic(), 0))
             if 0 in ready:
                 problem = "the sweep has ended"
             for number in ready:
@@ -68,17 +66,21 @@ def _acquired(order: dict[str, Any]) -> dict[str, str]:
                     streams[number] += data[: 2**20 - len(streams[number])]
                     if not data:
                         del streams[number]
-        _end(process, force=bool(problem))
+        try:
+            process.wait(0 if problem else max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            problem = problem or f"it did not end within {order['acquire_s']:g} s"
+            _kill(process)
     lines = out.decode(errors="replace").strip().splitlines()
     if not problem and process.returncode != 0:
         problem = f"exit code {process.returncode}: {err.decode(errors='replace').strip()[-_TAIL:]}"
     if not problem and not lines:
         problem = "it printed no line with the endpoint"
-    return {"problem": problem, "printed": lines[-1] if lines else ""} if problem else {"line": lines[-1]}
+    return {"problem": problem} if problem else {"line": lines[-1]}
 
 
 def _keep(order: dict[str, Any]) -> None:
-    """Keep the device until the input closes or has a line, or until the budget is used up; extend the hire."""
+    """Keep the device until the input ends, or until the budget is used up. Extend the hire from time to time."""
     began = time.monotonic()
     end = began + order["budget_s"] if order["budget_s"] is not None else None
     extend = began + order["extend_every_s"] if order["extend"] else None
@@ -111,7 +113,7 @@ def _run(argv: list[str], order: dict[str, Any], deadline_s: float) -> bool:
     try:
         return process.wait(deadline_s) == 0
     except subprocess.TimeoutExpired:
-        _end(process, force=True)
+        _kill(process)
         return False
 
 
@@ -127,16 +129,14 @@ def _start(argv: list[str], order: dict[str, Any], stdout: int, stderr: int = su
         return f"{argv[0]}: {error.strerror}"
 
 
-def _end(process: "subprocess.Popen[bytes]", *, force: bool) -> None:
-    """Wait for the end of a command; kill it and what it started, if `force`."""
-    if force:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_TERM_S)
-                break
-    process.wait()
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """End a command and what it started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_TERM_S)
+            break
 
 
 def _record(order: dict[str, Any]) -> None:
