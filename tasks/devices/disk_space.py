@@ -11,12 +11,15 @@ from qnnsweep.tasks.errors import DeviceError, DeviceProblem
 _FOREIGN_FILES, _OTHERS_CAN_WRITE = 3, 4
 # A folder that contains any file of another program belongs to somebody else: nothing in it is changed. All folders
 # belong to the connecting user, and only this user can write there: another user could replace a program or a blob
-# after its digest was checked. `ls -ldn` prints the mode and the owner on every device; not every `stat` exists.
+# after its digest was checked. The names are read before the test for `.qnnsweep`, because another holder of the device
+# may claim the folder at the same time. `ls -ldn` prints the mode and the owner on every device; not every device has
+# `stat`.
 _CLAIM = f"""\
 umask 077
 mkdir -p -- "$1" || exit
+names=$(ls -A -- "$1") || exit
 if [ ! -e "$1/.qnnsweep" ]; then
-  for name in $(ls -A -- "$1"); do case "$name" in blobs|leases|native) ;; *) exit {_FOREIGN_FILES} ;; esac; done
+  for name in $names; do case "$name" in blobs|leases|native) ;; *) exit {_FOREIGN_FILES} ;; esac; done
 fi
 mkdir -p -- "$1/blobs" "$1/leases" "$1/native" || exit
 user=$(id -u)

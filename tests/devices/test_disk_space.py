@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import stat
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import pytest
 
 from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.tasks.devices.deploy import deploy
+from qnnsweep.tasks.devices.device import open_device
+from qnnsweep.tasks.devices.disk_space import claim
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.errors import DeviceError
 from tests.devices.bench import WRITES, Bench
@@ -59,6 +63,26 @@ def test_a_folder_with_files_of_others_is_refused_and_left_unchanged(bench: Benc
     with pytest.raises(DeviceError, match="holds files that are not qnnsweep's"):
         bench.measure(bench.bundle(WRITES), config)
     assert sorted(str(path.relative_to(here)) for path in here.rglob("*")) == ["blobs", "blobs/old", "thesis.txt"]
+
+
+def test_holders_that_claim_a_new_folder_at_the_same_time_all_have_it(bench: Bench) -> None:
+    holders = 8
+    begin = threading.Barrier(holders)
+
+    def claim_one_after_the_other(_: int) -> None:
+        for number in range(25):
+            config = replace(bench.here, work_folder=str(bench.folder / f"new {number}" / "qnnsweep"))
+            device = open_device(config, host_environment={}, folder=bench.folder, native={})
+            begin.wait(timeout=60)
+            try:
+                claim(device)
+                (Path(device.work_folder) / "qnnsweep-lock").mkdir(exist_ok=True)  # as the next step of a lease does
+            except DeviceError:
+                begin.abort()
+                raise
+
+    with ThreadPoolExecutor(holders) as threads:
+        list(threads.map(claim_one_after_the_other, range(holders)))
 
 
 @pytest.mark.parametrize("config_name", ["over_adb", "over_ssh", "here"])
