@@ -81,14 +81,23 @@ def _key(trial: Trial) -> tuple[str, str, tuple[str, ...]]:
     return trial.cause, trial.change, tuple(sorted(trial.operators))
 
 
-def why_none(tried: Cures, found: Sequence[Cure], least_db: float) -> str:
-    """Return why no candidate is said: a phrase with how many were tried, and what became of them."""
-    if not tried.trials:
-        return "no change of the scheme removes its cause"
-    refused = sum(trial.refused is not None for trial in tried.trials)
-    best = max((cure.predicted_db for cure in found), default=None)
-    number = len(tried.trials)
-    words = [f"of {number} change{'s' if number > 1 else ''} that {'were' if number > 1 else 'was'} tried"]
-    words += [f"{refused} cannot be compiled"] if refused else []
-    words += [f"none gains {least_db:g} dB (at most {gain_in_words(best)} dB)"] if best is not None else []
-    return ", ".join(words) if len(words) < 3 else f"{words[0]}, {words[1]} and {words[2]}"
+def refused_changes(tried: Cures, comparison: Comparison, lowered: LoweredProgram, scheme: SchemeConfig) -> list[str]:
+    """Return the changes that cannot be applied, computed or compiled, in words."""
+    refused = {_key(trial) for trial in tried.trials if trial.refused is not None}
+    offered = candidates(comparison, lowered, scheme)
+    return [candidate.description for candidate in offered if candidate.key in refused]
+
+
+def why_none(number: int, refused: Sequence[str], found: Sequence[Cure], least_db: float) -> str:
+    """Return why no candidate is said, in a phrase. `number`: of the candidates that were tried, at least one."""
+    best = max(found, key=lambda cure: cure.predicted_db, default=None)
+    gain = "" if best is None else f"{gain_in_words(best.predicted_db)} dB"
+    if number == 1:
+        ends = [f"{name}, cannot be compiled" for name in refused]
+        ends += [f"{best.candidate.description}, gains {gain}"] if best is not None else []
+        return (
+            f"the only change of the scheme that was tried, {ends[0]}" if ends else "a change of the scheme was tried"
+        )
+    words = [f"{len(refused)} cannot be compiled (first: {refused[0]})"] if refused else []
+    words += [f"none gains {least_db:g} dB (at most {gain}: {best.candidate.description})"] if best is not None else []
+    return ": ".join(filter(None, [f"{number} changes of the scheme were tried", " and ".join(words)]))

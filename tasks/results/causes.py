@@ -30,6 +30,7 @@ _AT_SEVERAL: dict[Cause, str] = {
     "bias": "biases of {} that do not fit their grids",
     "resolution": "the grids of {}",
 }
+_NOT_OF_THE_SCHEME: tuple[Cause, ...] = ("device", "observer", "unexplained")
 _ELSEWHERE: dict[Cause, str] = {
     "graph": "the converted graph itself",
     "weights": "weights",
@@ -38,7 +39,7 @@ _ELSEWHERE: dict[Cause, str] = {
     "resolution": "rounding of values",
     "overflow": "float16 overflow",
     "device": "device arithmetic",
-    "observer": "device arithmetic that the debug program does not have",
+    "observer": "an error that vanishes while operators are logged",
     "unexplained": "unexplained",
 }
 
@@ -60,6 +61,13 @@ def causes(comparison: Comparison, output: OutputComparison) -> str | None:
     if rest > 0:
         phrases.append(f"rest {rest} %" if phrases else "no cause above 10 %")
     return ", ".join([*phrases, *words.reasons(totals.values(), mentioned)])
+
+
+def is_of_the_scheme(comparison: Comparison, output: OutputComparison) -> bool:
+    """Return whether less than a tenth of an output's error is of the device, or of unknown origin."""
+    totals = [share for share in budget_of(comparison, output) if share.operator is None and share.share is not None]
+    others = sum(share.share or 0.0 for share in totals if share.cause in _NOT_OF_THE_SCHEME)
+    return bool(totals) and others < _MENTIONED
 
 
 def _in_brackets(words: str) -> str:

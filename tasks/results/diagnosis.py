@@ -9,10 +9,10 @@ from qnnsweep.tasks.numerics.dead_parts import NO_DEPENDENCE
 from qnnsweep.tasks.numerics.reported import reported_output, reported_worst_operator
 from qnnsweep.tasks.records import Comparison, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
-from qnnsweep.tasks.repair.cures import OF_USE_DB, Cure, cures, why_none
+from qnnsweep.tasks.repair.cures import OF_USE_DB, Cure, cures, refused_changes, why_none
 from qnnsweep.tasks.repair.wording import gain_in_words
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
-from qnnsweep.tasks.results.causes import causes
+from qnnsweep.tasks.results.causes import causes, is_of_the_scheme
 from qnnsweep.tasks.results.failure import first_line, without_operators
 from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, on_device, problem
@@ -29,7 +29,7 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
     if (changed := graph_change(cell)) is not None:
         worst = judged.finals.final_snr_db
         return f"{'' if worst is None else f'{worst:.1f} dB: '}{changed}."
-    return " ".join([*_sentences(cell, cell.comparison, judged.finals), *_next(cell)])
+    return " ".join([*_sentences(cell, cell.comparison, judged, judged.finals), *_next(cell)])
 
 
 def first_cure(cell: CellResult) -> Cure | None:
@@ -47,6 +47,12 @@ def _cures(cell: CellResult) -> list[Cure]:
     return cures(cell.cures, cell.comparison, cell.lowered, cell.request.scheme)
 
 
+def _refused(cell: CellResult) -> list[str]:
+    if cell.lowered is None or cell.comparison is None or cell.cures is None:
+        return []
+    return refused_changes(cell.cures, cell.comparison, cell.lowered, cell.request.scheme)
+
+
 def _next(cell: CellResult) -> Iterator[str]:
     """Yield a sentence with the command that searches a better scheme, and the first change that was found to help.
 
@@ -59,7 +65,7 @@ def _next(cell: CellResult) -> Iterator[str]:
         names = request.model.name, request.scheme.name, request.soc.name if request.soc else ""
         phrases = [f"`qnnsweep repro {shlex.quote('/'.join(names))}`"] if _has_reproducer(cell) else []
         if cell.cures is not None and cell.cures.trials:
-            phrases.append(f"no change of the scheme is known to help: {why_none(cell.cures, found, OF_USE_DB)}")
+            phrases.append(why_none(len(cell.cures.trials), _refused(cell), found, OF_USE_DB))
         if phrases:
             yield f"Next: {'; '.join(phrases)}."
         return
@@ -67,7 +73,8 @@ def _next(cell: CellResult) -> Iterator[str]:
     words = [*model, f"scheme={request.scheme.name}"]
     words += [f"soc={request.soc.name}"] if request.soc else []
     gain, lowest, highest = map(gain_in_words, (first.predicted_db, first.lowest_db, first.highest_db))
-    cure = f"{first.candidate.description}: {gain} dB predicted, {lowest} to {highest} dB per sample"
+    cure = f"{first.candidate.description}: {gain} dB predicted"
+    cure += f", {lowest} to {highest} dB per sample" if lowest != highest else ""
     yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
 
 
@@ -80,7 +87,7 @@ def _has_reproducer(cell: CellResult) -> bool:
     return worst is not None and worst.cause == "device" and worst.row.verdict == "introduced"
 
 
-def _sentences(cell: CellResult, comparison: Comparison, measured: Finals) -> Iterator[str]:
+def _sentences(cell: CellResult, comparison: Comparison, judged: Judgement, measured: Finals) -> Iterator[str]:
     compared = [row for row in on_device(comparison) if row.status != "diverged"]
     device = with_snr(compared, cell.request.tolerance.headline) or compared
     if not device:
@@ -96,13 +103,17 @@ def _sentences(cell: CellResult, comparison: Comparison, measured: Finals) -> It
     elif measured.final_snr_db is None:
         yield "No output for which an SNR counts differs from eager PyTorch's."
     else:
-        yield f"{_worst(worst, device)} {measured.final_snr_db:.1f} dB{_of(causes(comparison, worst))}."
+        least = judged.limits.final_snr_db_limit
+        limit = f" (limit {least:g} dB)" if least is not None else ""
+        yield f"{_worst(worst, device)} {measured.final_snr_db:.1f} dB{limit}{_of(causes(comparison, worst))}."
     if measured.equal_elements is not None and measured.equal_elements < 1:
         yield f"{100 * measured.equal_elements:.0f} % of the integers are those of eager PyTorch."
-    if measured.device_snr_db is not None:
-        yield f"Device against its design: {measured.device_snr_db:.1f} dB."
+    if measured.device_snr_db is not None and is_of_the_scheme(comparison, worst):
+        yield f"The device is not the cause ({measured.device_snr_db:.1f} dB)."
+    elif measured.device_snr_db is not None:
+        yield f"Device against the scheme on the host: {measured.device_snr_db:.1f} dB."
     elif measured.device_difference == "none":
-        yield "The device computes its design bit by bit."
+        yield "The device computes the scheme exactly as the host does."
     yield from step_sentences(comparison.steps, reported_output(comparison))
     yield from _without_operators(comparison, cell)
 

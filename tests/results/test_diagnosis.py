@@ -23,7 +23,8 @@ from tests.sample_records import (  # isort: skip
     ANSWER, COMPARISON, CONV, LOWERED, LOWERED_METHOD, passed_cell, up_to_lower, without_debug_program,
 )  # fmt: skip
 
-DEVICE = "Device against its design: 45.0 dB."
+DEVICE = "Device against the scheme on the host: 45.0 dB."
+NOT_THE_CAUSE = "The device is not the cause (45.0 dB)."
 
 
 def share(
@@ -67,10 +68,27 @@ REPRO = " Next: `qnnsweep repro digits_cnn/8a8w/SM8650`."
 def diagnosed_causes(planned: Request, comparison: Comparison) -> str:
     """Return the part of the sentence about the causes."""
     sentence = diagnosed(passed_cell(planned, comparison=comparison))
-    begin, end = "Worst sample (b) 30.0 dB: ", f". {DEVICE}"
+    begin, ends = "Worst sample (b) 30.0 dB: ", (f". {DEVICE}", f". {NOT_THE_CAUSE}")
     assert sentence.startswith(begin)
-    assert sentence.removesuffix(REPRO).endswith(end)
-    return sentence.removeprefix(begin).removesuffix(REPRO).removesuffix(end)
+    assert sentence.removesuffix(REPRO).endswith(ends)
+    return sentence.removeprefix(begin).removesuffix(REPRO).removesuffix(ends[0]).removesuffix(ends[1])
+
+
+def test_the_device_is_the_cause_of_an_error_only_from_a_tenth_of_it(planned: Request) -> None:
+    def said(**shares: float) -> str:
+        return diagnosed(passed_cell(planned, comparison=replace(additions(1), budget=tuple(totals(**shares)))))
+
+    assert said(weights=0.95, device=0.05).endswith(NOT_THE_CAUSE)
+    assert said(weights=0.91, device=0.03, observer=0.03, unexplained=0.03).endswith(NOT_THE_CAUSE)
+    for shares in ({"device": 0.1}, {"observer": 0.1}, {"unexplained": 0.1}):
+        assert DEVICE in said(weights=0.9, **shares)
+    no_budget = passed_cell(planned, comparison=replace(additions(1), budget=()))
+    assert diagnosed(no_budget).endswith(f"30.0 dB. {DEVICE}")
+
+
+def test_a_limit_is_beside_the_number_that_is_judged(planned: Request) -> None:
+    request = replace(planned, tolerance=replace(planned.tolerance, final_snr_db={"8a8w": 25.0}))
+    assert diagnosed(passed_cell(request)).startswith("Worst sample (b) 30.0 dB (limit 25 dB): ")
 
 
 def test_causes_in_several_operators_name_the_one_whose_absence_removes_most(planned: Request) -> None:
@@ -115,7 +133,7 @@ def test_an_error_that_the_debug_program_does_not_have_names_the_operators_that_
     clipping = share("clipping", 0.05, "add_0", "layers.0")
     comparison = replace(whole, operators=(right, *wrong), budget=(*totals(observer=1.0), clipping))
     assert diagnosed_causes(planned, comparison) == (
-        "device arithmetic that the debug program does not have (the debug program is wrong in `layers.1`, `layers.2`, "
+        "an error that vanishes while operators are logged (the debug program is wrong in `layers.1`, `layers.2`, "
         "`layers.3` and 1 more) 100 %"
     )
     comparison = replace(comparison, operators=(right, wrong[0]))
@@ -174,7 +192,7 @@ def test_an_error_of_the_graph_is_all_that_a_sentence_says(planned: Request) -> 
         ("overflow", "float16 overflow 100 %"),
         (
             "observer",
-            "device arithmetic that the debug program does not have (the debug program is wrong in `layers.0`) 100 %",
+            "an error that vanishes while operators are logged (the debug program is wrong in `layers.0`) 100 %",
         ),
     ],
 )
@@ -217,7 +235,8 @@ def test_equal_outputs_have_no_causes(planned: Request) -> None:
     equal = replace(ANSWER, status="exact", gap=replace(ANSWER.gap, mse=0.0, snr_db=None), previous_snr_db=None)
     comparison = replace(COMPARISON, outputs=(replace(equal, previous_status="exact"),), budget=())
     assert diagnosed(passed_cell(planned, comparison=comparison)) == (
-        "The final outputs are those of eager PyTorch, bit by bit. The device computes its design bit by bit."
+        "The final outputs are those of eager PyTorch, bit by bit. "
+        "The device computes the scheme exactly as the host does."
     )
 
 
@@ -274,13 +293,19 @@ def test_a_method_without_a_debug_program_is_named_although_another_method_has_o
             "layers.0: +5.0 dB predicted, +0.0 to +20.0 dB per sample)."),
         ),
         (
+            (3.162e-5, 1e-4), None,
+            ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650` (16-bit float for the convolution "
+            "layers.0: +10.0 dB predicted)."),
+        ),
+        (
             (9e-4, 9e-4), None,
-            ("Next: no change of the scheme is known to help: of 1 change that was tried, none gains 1 dB "
-            "(at most +0.5 dB)."),
+            ("Next: the only change of the scheme that was tried, 16-bit float for the convolution layers.0, "
+            "gains +0.5 dB."),
         ),
         (
             (), "could not create op",
-            "Next: no change of the scheme is known to help: of 1 change that was tried, 1 cannot be compiled.",
+            ("Next: the only change of the scheme that was tried, 16-bit float for the convolution layers.0, "
+            "cannot be compiled."),
         ),
     ],
 )  # fmt: skip
