@@ -27,7 +27,7 @@ check: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -p no:cacheprovider --durations=0 --durations-min=9 tests/test_readme.py tests/test_code_blocks.py
+	$(BIN)/pytest -q --durations=0 --durations-min=9 tests/test_readme.py tests/test_code_blocks.py
 
 docs: .venv/installed
 	$(BIN)/python docs/tables.py

@@ -115,4 +115,4 @@ def _device(device: DeviceConfig, soc: SocConfig | None) -> object:
     return address, device.runner, device.python, device.environment, device.below_celsius, runner_files
 
 
-measure_task = stage(measure, version=4, key_inputs=_key_inputs)
+measure_task = stage(measure, version=5, key_inputs=_key_inputs)

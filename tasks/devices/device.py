@@ -1,6 +1,7 @@
 """A device that one lease holds. A device's configuration selects its transport."""
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from qnnsweep.conf.devices import DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.tasks.devices.adb import AdbTransport
 from qnnsweep.tasks.devices.local import LocalTransport, StartSupervisor
 from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, Transport
+from qnnsweep.tasks.records import Command
 from qnnsweep.tasks.storage.atomic import temporary_name
 
 LEASES, BLOBS = "leases", "blobs"
@@ -28,6 +30,14 @@ def transport_of(kind: TransportKind) -> type[Transport]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Hire:
+    """The hire of a device from a farm. `began`: on the monotonic clock, when the farm was asked."""
+
+    name: str
+    began: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
     """A device that is held by one lease: its configuration, the channel to it, and its folders and files."""
 
@@ -43,11 +53,18 @@ class Device:
     environment: Mapping[str, str]
     device_id: str | None = None
     """The digest of the serial number that the device reports."""
+    hire: Hire | None = None
+    """None if the device is not hired."""
 
     def run(self, argv: Sequence[str], *, folder: str | None = None) -> CommandResult:
         """Run a program with the device's environment and deadline. Raises DeviceError."""
         deadline_s = self.config.deadline_s
         return self.transport.run(RunRequest(argv, deadline_s=deadline_s, folder=folder, environment=self.environment))
+
+    def ended(self, argv: Sequence[str], exit_code: int, seconds: float) -> Command:
+        """Return the record of a command that has ended now."""
+        name, hired_s = (None, None) if self.hire is None else (self.hire.name, time.monotonic() - self.hire.began)
+        return Command(argv=tuple(argv), exit_code=exit_code, seconds=seconds, hire=name, hired_s=hired_s)
 
 
 def with_onnxruntime(device: Device) -> Device:

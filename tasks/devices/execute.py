@@ -54,10 +54,10 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         if not _is_responsive(device):
             raise
         # The device is responsive, so the program itself did not end.
-        command = Command(argv=tuple(argv), exit_code=-signal.SIGKILL, seconds=deadline_s)
+        command = device.ended(argv, -signal.SIGKILL, deadline_s)
         message = f"the {launch.title} did not end within {deadline_s:g} s on {device.name}"
         return _failed(launch, message, folder, command, store.put_bytes(late.output))
-    command = Command(argv=tuple(argv), exit_code=result.exit_code, seconds=result.seconds)
+    command = device.ended(argv, result.exit_code, result.seconds)
     printed = result.stdout.decode(errors="replace")
     errors = result.stderr.decode(errors="replace")
     log = store.put_bytes(result.stdout + b"\n" + result.stderr)

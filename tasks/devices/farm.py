@@ -156,8 +156,9 @@ class Farm:
         Raises DeviceBusy and DeviceError.
         """
         hold.enter_context(self._held_here(self._key(config)))
+        hire = None
         if config.lease.acquire:
-            config = hold.enter_context(self._hired.endpoint(config, soc.name if soc else None))
+            config, hire = hold.enter_context(self._hired.endpoint(config, soc.name if soc else None))
         native: Mapping[str, Path] = {}
         if config.runner is RunnerKind.native and soc is not None:
             native = native_files(config, soc.arch, os.environ)
@@ -176,7 +177,7 @@ class Farm:
         hold.callback(_remove_lease_folder, device)
         with self._changed:
             self._uses[config.name] += 1
-        return replace(device, device_id=read.device_id)
+        return replace(device, device_id=read.device_id, hire=hire)
 
     @contextlib.contextmanager
     def _held_here(self, key: str) -> Iterator[None]:

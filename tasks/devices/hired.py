@@ -1,7 +1,9 @@
 """Devices that are hired from a farm, such as a cloud of phones, with commands of the user's own.
 
-One hire serves many cells: a device that no cell has used for `lease.idle_s` seconds is given back. A janitor, which is
-a process of its own, hires the device and gives it back, also after the process of the sweep was killed.
+One hire serves many cells: a device that no cell has used for `lease.idle_s` seconds is given back. If the device's
+configuration leaves the SoC open, a hire is for one SoC, and the cells of other SoCs wait until it has ended. A
+janitor, which is a process of its own, hires the device and gives it back, also after the process of the sweep was
+killed.
 """
 
 import json
@@ -13,14 +15,16 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qnnsweep.conf.constraints import host_address, violations
-from qnnsweep.conf.devices import DeviceConfig, TransportKind
+from qnnsweep.conf.devices import PROBE, DeviceConfig, TransportKind
 from qnnsweep.tasks.devices import janitor
+from qnnsweep.tasks.devices.device import Hire
+from qnnsweep.tasks.devices.lock import DeviceBusy
 from qnnsweep.tasks.errors import DeviceError
 from qnnsweep.tasks.storage.atomic import owner_is_dead, temporary_name
 
@@ -35,9 +39,11 @@ class _Hire:
 
     config: DeviceConfig
     """The configuration of the device with the endpoint that the farm named."""
+    soc: str | None
+    """The SoC for which the farm was asked."""
     janitor: "_Janitor"
+    hire: Hire
     users: int = 0
-    began: float = 0.0
     timer: threading.Timer | None = None
 
 
@@ -54,10 +60,10 @@ class HiredDevices:
         self._looked_for: set[str] = set()
 
     @contextmanager
-    def endpoint(self, config: DeviceConfig, soc: str | None) -> Generator[DeviceConfig]:
+    def endpoint(self, config: DeviceConfig, soc: str | None) -> Generator[tuple[DeviceConfig, Hire]]:
         """Hire the device unless it is hired, and keep it during the context. Yield the configuration of the endpoint.
 
-        Raises DeviceError if the farm gives no device.
+        Raises DeviceBusy if it is hired for another SoC, and DeviceError if the farm gives no device.
         """
         with self._guards[config.name]:
             self._give_back_what_was_left(config)
@@ -65,13 +71,15 @@ class HiredDevices:
             if hire is not None and hire.janitor.has_ended:  # the budget is used up
                 self._end(config.name, self._hires.pop(config.name))
                 hire = None
+            if hire is not None and config.soc == PROBE and hire.soc != soc:
+                raise DeviceBusy
             if hire is None:
                 hire = self._hires[config.name] = self._hired(config, soc)
             if hire.timer is not None:
                 hire.timer.cancel()
             hire.users += 1
         try:
-            yield hire.config
+            yield hire.config, hire.hire
         finally:
             with self._guards[config.name]:
                 hire.users -= 1
@@ -96,19 +104,21 @@ class HiredDevices:
     def _end(self, name: str, hire: _Hire) -> None:
         if hire.timer is not None:
             hire.timer.cancel()
-        self._spent_s[name] += time.monotonic() - hire.began
+        spent_s = time.monotonic() - hire.hire.began
+        self._spent_s[name] += spent_s
+        _LOG.info("%s: giving it back after %.1f min (%s)", name, spent_s / 60, hire.hire.name)
         hire.janitor.dismiss()
 
     def _hired(self, config: DeviceConfig, soc: str | None) -> _Hire:
-        lease = config.lease
-        budget_s = None if lease.minutes is None else 60 * lease.minutes - self._spent_s[config.name]
+        budget_s = self._budget_s(config)
         if budget_s is not None and budget_s <= 0:
-            raise DeviceError(f"{config.name}: device.lease.minutes={lease.minutes:g} of this run are used up")
-        order = _order(config, self._folder / f"{temporary_name()}.json", soc, budget_s)
+            raise DeviceError(f"{config.name}: device.lease.minutes={config.lease.minutes:g} of this run are used up")
+        name = temporary_name()
+        file = self._folder / f"{name}.json"
         self._folder.mkdir(parents=True, exist_ok=True)
-        worker, began = _Janitor(order), time.monotonic()
+        worker, began = _Janitor(_order(config, file, soc, budget_s)), time.monotonic()
         answer = worker.answer()
-        worker.watch(config.name)
+        worker.watch(config.name, lambda: self._replace_janitor(config, file, worker))
         try:
             if "line" not in answer:
                 raise DeviceError(f"{config.name}: device.lease.acquire gives no device: {answer.get('problem')}")
@@ -117,7 +127,25 @@ class HiredDevices:
             worker.dismiss()
             raise
         _LOG.info("%s: hired %s", config.name, answer["line"])
-        return _Hire(config=endpoint, janitor=worker, began=began)
+        return _Hire(config=endpoint, soc=soc, janitor=worker, hire=Hire(name=name, began=began))
+
+    def _budget_s(self, config: DeviceConfig) -> float | None:
+        """Return for how many seconds hires of this run may begin or last; None if there is no limit."""
+        minutes = config.lease.minutes
+        return None if minutes is None else 60 * minutes - self._spent_s[config.name]
+
+    def _replace_janitor(self, config: DeviceConfig, file: Path, killed: "_Janitor") -> None:
+        """Start another janitor for a device. It gives the device back at once if no cell needs it any more."""
+        with self._guards[config.name]:
+            hire = self._hires.get(config.name)
+            if hire is None or hire.janitor is not killed:
+                _give_back(config, file)
+                return
+            budget_s = self._budget_s(config)
+            if budget_s is not None:
+                budget_s -= time.monotonic() - hire.hire.began
+            killed.dismiss()
+            hire.janitor = _next_janitor(config, file, hire.soc, budget_s) or killed
 
     def _give_back_what_was_left(self, config: DeviceConfig) -> None:
         """Give back what earlier processes hired for this device, if both the process and its janitor were killed.
@@ -133,9 +161,22 @@ class HiredDevices:
                 is_left = owner_is_dead(file.stem) and not _is_janitor(int(left["pid"]))
                 if is_left and left["device"] == config.name:
                     _LOG.warning("%s: giving back what an earlier sweep has hired: %s", config.name, left["line"])
-                    worker = _Janitor(_order(config, file, None, None) | {"line": str(left["line"]), "is_left": True})
-                    worker.watch(config.name)
-                    worker.dismiss()
+                    _give_back(config, file)
+
+
+def _next_janitor(config: DeviceConfig, file: Path, soc: str | None, budget_s: float | None) -> "_Janitor | None":
+    """Return a janitor for what the file tells of, whose janitor was killed; None if the file tells of nothing."""
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        line = str(json.loads(file.read_text())["line"])
+        worker = _Janitor(_order(config, file, soc, budget_s) | {"line": line, "is_new": False})
+        worker.watch(config.name)
+        return worker
+    return None
+
+
+def _give_back(config: DeviceConfig, file: Path) -> None:
+    if (worker := _next_janitor(config, file, None, None)) is not None:
+        worker.dismiss()
 
 
 def _order(config: DeviceConfig, file: Path, soc: str | None, budget_s: float | None) -> dict[str, object]:
@@ -155,7 +196,7 @@ def _order(config: DeviceConfig, file: Path, soc: str | None, budget_s: float | 
         "release_s": lease.release_s,
         "budget_s": budget_s,
         "attempts": _ATTEMPTS,
-        "is_left": False,
+        "is_new": True,
     }
 
 
@@ -189,13 +230,19 @@ class _Janitor:
                 return answer  # pyright: ignore[reportUnknownVariableType]
         return {"problem": "its janitor did not answer"}
 
-    def watch(self, name: str) -> None:
-        """Wait in a thread for the end of the hire, and say if the janitor could not give its device back."""
+    def watch(self, name: str, when_killed: Callable[[], object] | None = None) -> None:
+        """Wait in a thread for the end of the hire, and say if the janitor could not give its device back.
+
+        `when_killed`: is called if the janitor was killed before it began to give the device back.
+        """
 
         def wait() -> None:
             with self._answers:
-                self._answers.readline()  # it begins to give the device back
+                is_ending = self._answers.readline()
                 self.has_ended = True
+                if not is_ending and when_killed is not None:
+                    when_killed()
+                    return
                 released = self._answers.read()
             if b"true" not in released:
                 _LOG.warning("%s: device.lease.release failed; the next sweep with these artifacts tries again", name)

@@ -27,15 +27,16 @@ def main() -> None:
     order: dict[str, Any] = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the sweep, which closes the input
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if not order["is_left"]:
+    if order["is_new"]:
         answer = _acquired(order)
-        line = answer.get("line", "")
-        if line:
-            order["line"] = line
+        order["line"] = answer.get("line", "")
+        if order["line"]:
             _record(order)
         _say(answer)
-        if line:
-            _keep(order)
+    else:  # another janitor, which was killed, has hired the device
+        _record(order)
+    if order["line"]:
+        _keep(order)
     _say({"is_ending": True})
     is_released = _released(order)
     if is_released:

@@ -158,6 +158,12 @@ class Command:
     """The exit code. If a signal ended the command, the number of the signal with a minus sign."""
     seconds: Seconds
     """Duration of the command."""
+    hire: str | None = None
+    """The name of the hire of the device, which is QNNSWEEP_LEASE_NAME of the commands of `device.lease`; null if the
+    device was not hired."""
+    hired_s: Seconds | None = None
+    """Time from the begin of the hire to the end of the command. The largest value of a hire is the time that it cost,
+    up to the idle time at its end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,6 +59,13 @@ def shipping_launch(program: Blob, inputs: Blob) -> Launch:
     )
 
 
+def bundle_of(code: str, store: Store, *more: Blob) -> Bundle:
+    """Return a bundle with one launch, whose runner is this code, and with more blobs."""
+    runner, program, inputs = (store.put_bytes(data) for data in (code.encode(), b"program", b""))
+    launch = shipping_launch(program, inputs)
+    return Bundle(runner=runner, blobs=(runner, program, inputs, *more), launches=(launch,))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
     """A phone and a board that one test may break, and a farm of both."""
@@ -102,11 +109,8 @@ class Bench:
 
     def bundle(self, code: str, *, ballast: int = 0) -> Bundle:
         """Return a bundle with one launch, whose runner is this code."""
-        runner, program = self.store.put_bytes(code.encode()), self.store.put_bytes(b"program")
-        inputs = self.store.put_bytes(b"")
         weight = [self.store.put_bytes(os.urandom(ballast))] if ballast else []
-        launch = shipping_launch(program, inputs)
-        return Bundle(runner=runner, blobs=(runner, program, inputs, *weight), launches=(launch,))
+        return bundle_of(code, self.store, *weight)
 
     def measure(self, bundle: Bundle, *devices: DeviceConfig, soc: SocConfig | None = None) -> Capture:
         return measure(bundle, devices, soc, store=self.store, farm=self.farm)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from qnnsweep.conf.errors import printable
 from qnnsweep.conf.load import load
 from qnnsweep.conf.names import DEFAULT_ORACLE
 from qnnsweep.flows.bisection.probes import Probe, Probes
@@ -30,7 +31,7 @@ class Bench:
         self.clone = SmallClone(folder / "clone")
         sha = self.clone.commit("first")
         self.commit = Point(label="first", words=("model=digits_cnn", f"executorch={self.clone.folder}@{sha}"))
-        self.reason = f"executorch={self.clone.folder}@{sha}: {NEEDS_BUILD}"
+        self.reason = f"executorch={printable(f'{self.clone.folder}@{sha}')}: {NEEDS_BUILD}"
         self.prepared: list[int] = []
         self.probed: list[Probe] = []
         self._plan = load([f"artifacts={folder / 'artifacts'}"])
