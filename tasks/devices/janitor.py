@@ -25,8 +25,9 @@ _BETWEEN_S = 2.0
 
 def main() -> None:
     order: dict[str, Any] = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the sweep, which closes the input
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Ctrl-C ends the sweep, which closes the input. With SIG_IGN, the farm's commands would ignore the signals, too.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     if order["is_new"]:
         answer = _acquired(order)
         order["line"] = answer.get("line", "")
