@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,18 +20,12 @@ from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.errors import DeviceError
 from tests.devices.bench import WRITES, Bench, when
 from tests.devices.cloud import Cloud
+from tests.flows.cluster import wait_until
 
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Cloud:
     return Cloud(tmp_path / "cloud").start()
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 @pytest.fixture(params=["over_adb", "over_ssh"])
@@ -45,7 +37,7 @@ def test_one_hire_serves_cells_and_ends_when_no_cell_needs_it(bench: Bench, conf
     phone = cloud.hired(config, idle_s=4.0, extend_every_s=1.0)
     for _ in range(2):
         assert bench.measure(bench.bundle(WRITES), phone).device == config.name
-    wait_for(lambda: "release" in cloud.commands)
+    wait_until(lambda: "release" in cloud.commands, 30, "the device is given back")
     assert [verb for verb in cloud.commands if verb != "extend"] == ["acquire", "release"]
     assert cloud.commands.count("extend") >= 2
     names = {entry.name for entry in cloud.log}
@@ -56,7 +48,7 @@ def test_one_hire_serves_cells_and_ends_when_no_cell_needs_it(bench: Bench, conf
         {"serial": config.address, "adb_server": config.adb_server},
         {"ssh": config.address},
     )
-    wait_for(lambda: not list((bench.folder / "farm" / "hired").iterdir()))
+    wait_until(lambda: not list((bench.folder / "farm" / "hired").iterdir()), 30, "no file tells of a hire")
     assert bench.measure(bench.bundle(WRITES), phone).device == config.name
     assert cloud.commands.count("acquire") == 2
 
@@ -75,7 +67,7 @@ def test_a_hire_is_for_one_soc_and_a_cell_of_another_soc_waits_until_it_has_ende
     commands = [capture.results[0].command for capture in captures]
     hires = {(command.hire, name) for command, name in zip(commands, order, strict=True)}
     assert sorted(name for _, name in hires) == ["SM8650", "SM8750"], "all cells of a SoC have the same hire"
-    wait_for(lambda: cloud.commands == ["acquire", "release"] * 2)
+    wait_until(lambda: cloud.commands == ["acquire", "release"] * 2, 30, "the device is given back")
     for hire, _ in hires:
         began, *_, ended = (entry.time_s for entry in cloud.log if entry.name == hire)
         hired_s = [command.hired_s for command in commands if command.hire == hire if command.hired_s is not None]
@@ -102,8 +94,8 @@ def test_a_farm_that_gives_no_device_costs_the_device_and_is_told_to_release(
     phone = cloud.hired(bench.over_adb, acquire_s=2.0)
     assert bench.measure(bench.bundle(WRITES), phone, bench.here).device == "here"
     assert REFUSALS[fault] in str(bench.farm.quarantined["phone"])
-    wait_for(lambda: cloud.commands == ["acquire", "release"])
-    wait_for(lambda: not list((bench.folder / "farm" / "hired").iterdir()))
+    wait_until(lambda: cloud.commands == ["acquire", "release"], 30, "the device is given back")
+    wait_until(lambda: not list((bench.folder / "farm" / "hired").iterdir()), 30, "no file tells of a hire")
 
 
 def test_a_device_that_the_farm_takes_back_in_mid_run_is_hired_again(bench: Bench, cloud: Cloud) -> None:
@@ -114,28 +106,28 @@ def test_a_device_that_the_farm_takes_back_in_mid_run_is_hired_again(bench: Benc
     assert bench.measure(bench.bundle(f"{WRITES}\nimport time\n{first}"), board).device == "board"
     taken.join()
     assert bench.farm.quarantined == {}
-    wait_for(lambda: cloud.commands.count("release") == 2)
+    wait_until(lambda: cloud.commands.count("release") == 2, 30, "the device is given back")
     assert cloud.commands.count("acquire") == 2
 
 
 def test_a_wrong_serial_is_hired_three_times_at_most(bench: Bench, cloud: Cloud) -> None:
     wrong = replace(bench.over_adb, address="127.0.0.1:1")
     assert bench.measure(bench.bundle(WRITES), cloud.hired(wrong), bench.here).device == "here"
-    wait_for(lambda: cloud.commands.count("release") == cloud.commands.count("acquire"))
+    wait_until(lambda: cloud.commands.count("release") == cloud.commands.count("acquire"), 30, "all are given back")
     assert cloud.commands.count("acquire") <= 3
 
 
 def test_a_release_that_hangs_is_repeated(bench: Bench, cloud: Cloud) -> None:
     cloud.fail("release", "time.sleep(60)", once=True)
     bench.measure(bench.bundle(WRITES), cloud.hired(bench.over_ssh, release_s=1.0))
-    wait_for(lambda: cloud.commands.count("release") == 2)
-    wait_for(lambda: not list((bench.folder / "farm" / "hired").iterdir()))
+    wait_until(lambda: cloud.commands.count("release") == 2, 30, "the device is given back")
+    wait_until(lambda: not list((bench.folder / "farm" / "hired").iterdir()), 30, "no file tells of a hire")
 
 
 def test_the_budget_of_a_run_is_not_exceeded(bench: Bench, cloud: Cloud) -> None:
     board = cloud.hired(bench.over_ssh, minutes=0.05, idle_s=60.0)
     bench.measure(bench.bundle(WRITES), board)
-    wait_for(lambda: cloud.commands[-1] == "release", 10)
+    wait_until(lambda: cloud.commands[-1] == "release", 10, "the device is given back")
     assert cloud.commands == ["acquire", "release"]
     assert cloud.log[2].time_s - cloud.log[0].time_s < 6
     with pytest.raises(DeviceError, match=r"device\.lease\.minutes=0\.05 of this run are used up"):
@@ -164,11 +156,11 @@ def test_a_device_whose_janitor_was_killed_has_another_one_until_no_cell_needs_i
     with bench.farm.lease([board]):
         first = janitor()
         os.kill(first, signal.SIGKILL)
-        wait_for(lambda: janitor() != first)
+        wait_until(lambda: janitor() != first, 30, "another janitor keeps the device")
     assert bench.measure(bench.bundle(WRITES), board).device == "board"
     assert cloud.commands == ["acquire"]
-    wait_for(lambda: cloud.commands == ["acquire", "release"])
-    wait_for(lambda: not list((bench.folder / "farm" / "hired").iterdir()))
+    wait_until(lambda: cloud.commands == ["acquire", "release"], 30, "the device is given back")
+    wait_until(lambda: not list((bench.folder / "farm" / "hired").iterdir()), 30, "no file tells of a hire")
 
 
 @pytest.mark.parametrize("victims", ["sweep", "sweep and janitor"])
@@ -194,8 +186,8 @@ def test_a_device_is_given_back_after_its_sweep_was_killed(bench: Bench, cloud: 
         file.write_text(json.dumps(left))
         with Farm(host_environment={}, folder=folder).lease([board]):
             pass
-    wait_for(lambda: "release" in cloud.commands, 10)
-    wait_for(lambda: not file.exists())
+    wait_until(lambda: "release" in cloud.commands, 10, "the device is given back")
+    wait_until(lambda: not file.exists(), 30, "no file tells of a hire")
     first = [entry.word for entry in cloud.log if entry.name == cloud.log[0].name]
     assert first == ["acquire", "acquired", "release", "released"]
     assert not (bench.folder / "canary").exists()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -29,6 +29,7 @@ from qnnsweep.tasks.devices.lock import DeviceBusy, holder_of, locked
 from qnnsweep.tasks.devices.remote_command import _FENCE_S
 from qnnsweep.tasks.errors import DeviceError, LeaseLost
 from tests.devices.bench import WRITES, Bench
+from tests.flows.cluster import wait_until
 from tests.storage.test_atomic import dead_process, name_of
 
 HOLDS = """
@@ -149,9 +150,9 @@ def test_a_holder_that_slept_is_stopped_on_the_device_and_told_so(bench: Bench, 
     device = opened(replace(config, name="mine"), bench.folder)
     here = bench.phone.data / "local" / "qnnsweep" if config.name == "phone" else Path(device.work_folder)
     with holder(config, 6, bench.folder / "other") as process, ExitStack() as stack:
-        wait_until((here / "beat").exists)
+        wait_until((here / "beat").exists, 30, "the command runs")
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda: is_taken(device, stack))
+        wait_until(lambda: is_taken(device, stack), 30, "the lock is free")
         if config.name == "here":  # the process that starts a command of this machine sleeps together with the command
             os.kill(int((here / "running").read_text()), signal.SIGKILL)
         time.sleep(_FENCE_S + 2)
@@ -163,13 +164,6 @@ def test_a_holder_that_slept_is_stopped_on_the_device_and_told_so(bench: Bench, 
         assert "did not renew it in time, for example because its machine slept" in said
         assert device.run(["echo", "mine"]).stdout == b"mine\n"  # the earlier holder has released no lock of another
     device.transport.close()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 def is_taken(device: Device, stack: ExitStack) -> bool:

@@ -24,7 +24,10 @@ from tests.program import Program
 pytestmark = [pytest.mark.slow, pytest.mark.toolchain, pytest.mark.timeout(2400)]
 
 SECRET = "correct-horse-battery-staple"
-DIGITS = ("model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=32", "limits.parallel=2")
+DIGITS = (
+    *("model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=32"),
+    *("measure.cures=0", "limits.parallel=2"),
+)
 # A runner that logs on the device when it begins and ends, and runs Python in between.
 TIMED = """\
 #!/bin/sh

@@ -16,7 +16,7 @@ from tests.flows.small_net import write_small_net
 from tests.flows.sweep_outputs import result_of
 from tests.program import Program
 
-SMALL = ("model=small_net", "scheme=8a8w", "soc=SM8650", "model.evaluation.count=2")
+SMALL = ("model=small_net", "scheme=8a8w", "soc=SM8650", "model.evaluation.count=2", "measure.cures=0")
 NO_NIGHT = "is not compared with earlier nights, so this key has no effect; leave it out"
 NO_CHANGE = "to compare a past run again, override only tolerance, measure.replay, measure.metrics, "
 REFUSED = {

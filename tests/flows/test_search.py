@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.toolchain, pytest.mark.slow]
 
 EXPERIMENT = """\
 # @package _global_
-hydra: {sweeper: {params: {model: small_net, scheme: '8a8w,16a8w', soc: 'SM8550,SM8650'}}}
+hydra: {sweeper: {params: {model: small_net, scheme: '8a8w,16a8w', soc: 'SM8550,SM8650', measure.cures: 0}}}
 """
-SWEEP = ("model=small_net", "scheme=8a8w,16a8w", "soc=SM8550,SM8650")
+SWEEP = ("model=small_net", "scheme=8a8w,16a8w", "soc=SM8550,SM8650", "measure.cures=0")
 
 
 @pytest.fixture
@@ -49,7 +49,12 @@ def test_optuna_finds_the_best_cell_of_a_space_and_the_search_is_no_night(progra
     pytest.importorskip("optuna", reason="the extra optuna, which requirements/dev.txt has, is not installed")
     words = ("model=small_net", "scheme=8a8w,16a8w,no_such", "model.calibration.count=1,8")
     search = ("-m", "hydra/sweeper=optuna", "hydra.sweeper.objective=final_snr_db", "hydra.sweeper.direction=maximize")
-    more = ("hydra.sweeper.n_trials=8", "hydra/sweeper/sampler=random", "hydra.sweeper.sampler.seed=1")
+    more = (
+        "measure.cures=0",
+        "hydra.sweeper.n_trials=8",
+        "hydra/sweeper/sampler=random",
+        "hydra.sweeper.sampler.seed=1",
+    )
     refused = program.run("run", f"--config-dir={mine}", *search, *more, *words)
     assert (refused.returncode, "no such scheme" in refused.stderr) == (2, True)
     words = ("model=small_net", "scheme=8a8w,16a8w", "model.calibration.count=1,8")

@@ -144,7 +144,7 @@ def test_every_cell_passes_and_none_is_twice_on_the_board_when_the_host_that_hol
     command = [
         "run", "--json", "--pool=qnnsweep", f"--config-dir={conf}", f"artifacts={ARTIFACTS}", "device=board_1",
         "model=one,other", "scheme=fp32,8a8w,fp16", "backend=xnnpack", "model.evaluation.count=4",
-        "model.calibration.count=16", f"limits.silence_s={SILENCE_S}", "limits.parallel=1",
+        "model.calibration.count=16", f"limits.silence_s={SILENCE_S}", "limits.parallel=1", "measure.cures=0",
     ]  # fmt: skip
     before = set(shards(server))
     with lead.start(*command) as sweep:
@@ -223,7 +223,13 @@ def test_a_sweep_on_two_workers_is_whole_and_keeps_its_cache_although_prunes_run
 ) -> None:
     assert len(hosts) == 2
     artifacts = tmp_path / "artifacts"
-    small = ["model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=16", "limits.parallel=1"]
+    small = [
+        "model=digits_cnn",
+        "model.evaluation.count=4",
+        "model.calibration.count=16",
+        "limits.parallel=1",
+        "measure.cures=0",
+    ]
     request = [*small, "backend=xnnpack", f"artifacts={artifacts}"]
     prune = ["cache", "prune", "--keep=30", f"--artifacts={artifacts}"]
     # Both shards read this export. Two exports at the same time are not equal bit by bit, and only one is found later.
@@ -268,7 +274,13 @@ def dask(lead: Program, tmp_path: Path) -> Iterator[str]:
 
 
 def test_the_same_shards_run_on_dask_workers(lead: Program, dask: str, tmp_path: Path) -> None:
-    small = ["model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=16", "limits.parallel=1"]
+    small = [
+        "model=digits_cnn",
+        "model.evaluation.count=4",
+        "model.calibration.count=16",
+        "limits.parallel=1",
+        "measure.cures=0",
+    ]
     request = [*small, "scheme=fp32,8a8w,fp16", "backend=xnnpack", f"artifacts={tmp_path / 'artifacts'}"]
     ran = lead.run("run", "--json", f"--dask={dask}", *request)
     summary = passed_result_of(ran)
