@@ -139,7 +139,12 @@ _SHORTAGES = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFI
 """The codes of the operating system for too little memory, disk space or descriptors."""
 _SHORTAGE_TEXTS = (*map(os.strerror, _SHORTAGES), "can't allocate memory", "std::bad_alloc", "can't start new thread")
 """What the messages of RuntimeError say about shortages. PyTorch has no exception class of its own for them."""
-_LAST_WORDS = (*_SHORTAGE_TEXTS, "failed to map segment from shared object", "Resource temporarily unavailable")
+_LAST_WORDS = (
+    *_SHORTAGE_TEXTS,
+    "MemoryError",
+    "failed to map segment from shared object",
+    "Resource temporarily unavailable",
+)
 """What a program prints about a shortage before it ends itself."""
 
 
@@ -170,9 +175,9 @@ def raise_shortage(error: BaseException) -> None:
 
 
 def shortage_in(printed: str) -> MachineFault | None:
-    """Return the fault of this machine if the last lines of a program that ended by a signal tell of a shortage."""
-    line = next((line for line in printed.splitlines() if any(text in line for text in _LAST_WORDS)), None)
-    return None if line is None else MachineFault(f"this machine is short of memory or files; run again: {line}")
+    """Return the fault of this machine if the last lines of a program that failed tell of a shortage."""
+    lines = [line.strip() for line in printed.splitlines() if any(text in line for text in _LAST_WORDS)]
+    return MachineFault(f"this machine is short of memory or files; run again: {lines[-1]}") if lines else None
 
 
 def _tells_of_shortage(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ Each launch has its own process, so a crash affects only one launch.
 import signal
 from collections.abc import Mapping, Sequence
 
-from qnnsweep.conf.devices import RunnerKind
+from qnnsweep.conf.devices import RunnerKind, TransportKind
 from qnnsweep.tasks.devices.cooldown import wait_until_cool
 from qnnsweep.tasks.devices.device import Device
 from qnnsweep.tasks.devices.host_kernels import answer, methods_of, most_rounds
@@ -21,12 +21,13 @@ from qnnsweep.tasks.devices.runner_cli import (
 )
 from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, require_success
 from qnnsweep.tasks.devices.triage import missing_operators, of_runner
-from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, RunnerFailed
+from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, MachineFault, QnnsweepError, RunnerFailed, shortage_in
 from qnnsweep.tasks.records import Blob, Command, Deployment, Execution, Launch, LaunchResult
 from qnnsweep.tasks.records.waiting import WAITING
 from qnnsweep.tasks.storage.store import Store
 
 _RESPONSE_S = 20.0
+_ENDED_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FULL_BUFFER = "Ran out of space to store intermediate outputs"
 """ExecuTorch's message in devtools/etdump if the debug buffer is too small."""
 
@@ -34,7 +35,9 @@ _FULL_BUFFER = "Ran out of space to store intermediate outputs"
 def execute(deployment: Deployment, *, device: Device, store: Store) -> Execution:
     """Start the runner once per launch. Raises RunnerFailed if the runner fails, DeviceError if the channel fails.
 
-    If a debug program fails, its result says why, because the shipping program has been measured by then.
+    A program that another process ends, or that lacks memory, is a fault of the machine: DeviceError, and MachineFault
+    if the device is this machine. If a debug program fails, its result says why, because the shipping program has been
+    measured by then.
     """
     results = tuple(_launch(deployment, launch, device, store) for launch in deployment.bundle.launches)
     return Execution(device=device.name, results=results, bytes_sent=deployment.bytes_sent)
@@ -69,6 +72,8 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         failure = f"the {launch.title} ended with {ending} on {device.name}\n{end}"
         if (known := of_runner(printed, errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
+        if not launch.debug and (fault := _machine_fault(launch, result, f"{printed}\n{errors}", device)) is not None:
+            raise fault
         missing = missing_operators(printed, errors)
         if missing:
             failure = (
@@ -82,6 +87,21 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         message = f"the {launch.title} printed {len(latencies)} latencies for {launch.samples} samples{dropped}"
         return _failed(launch, message, folder, command, log)
     return LaunchResult(launch=launch, folder=folder, command=command, latencies_ms=latencies, log=log)
+
+
+def _machine_fault(launch: Launch, result: CommandResult, printed: str, device: Device) -> QnnsweepError | None:
+    """Return the fault of the machine that ended a program; None if the program ended by itself, for another reason."""
+    shortage = shortage_in(printed)
+    if -result.exit_code in _ENDED_BY_OTHERS:
+        how = (
+            f"another process ended it with {signal.Signals(-result.exit_code).name}, as a system short of memory does"
+        )
+    elif shortage is not None:
+        how = str(shortage)
+    else:
+        return None
+    message = f"the {launch.title} did not run to its end on {device.name}: {how}"
+    return MachineFault(message) if device.config.transport is TransportKind.local else DeviceError(message)
 
 
 def _run(deployment: Deployment, launch: Launch, request: RunRequest, device: Device, store: Store) -> CommandResult:

@@ -15,7 +15,7 @@ import pytest
 
 from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.conf.schema import SocConfig
-from qnnsweep.tasks.errors import DeviceError, DeviceProblem, RunnerFailed
+from qnnsweep.tasks.errors import DeviceError, DeviceProblem, MachineFault, RunnerFailed
 from tests.devices.bench import WRITES, Bench, when
 from tests.devices.refusing_adbd import RefusingAdbd
 
@@ -213,6 +213,36 @@ def test_a_program_that_fails_is_at_fault_and_is_not_retried_elsewhere(
     assert failed.value.command.exit_code == exit_code
     assert bench.farm.quarantined == {}
     assert_no_runner_is_left(bench)
+
+
+ENDED_BY_THE_MACHINE = {
+    "os.kill(os.getpid(), 9)": "another process ended it with SIGKILL, as a system short of memory does",
+    "os.kill(os.getpid(), 15)": "another process ended it with SIGTERM, as a system short of memory does",
+    "raise MemoryError": "this machine is short of memory or files; run again: MemoryError",
+    "os.write(2, b'  what():  std::bad_alloc\\n'); os.abort()": (
+        "this machine is short of memory or files; run again: what():  std::bad_alloc"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", ENDED_BY_THE_MACHINE)
+@pytest.mark.parametrize("config_name", ["over_adb", "over_ssh"])
+def test_a_program_that_the_device_ends_for_lack_of_memory_runs_on_another_device(
+    bench: Bench, code: str, config_name: str
+) -> None:
+    config: DeviceConfig = getattr(bench, config_name)
+    bundle = bench.bundle(f"import os\nif '/here/' not in os.getcwd():\n    {code}\n{WRITES}")
+    assert bench.measure(bundle, config, bench.here).device == "here"
+    words = f"the shipping program did not run to its end on {config.name}: {ENDED_BY_THE_MACHINE[code]}"
+    assert str(bench.farm.quarantined[config.name]) == words
+
+
+@pytest.mark.parametrize("code", ENDED_BY_THE_MACHINE)
+def test_a_program_that_this_machine_ends_for_lack_of_memory_is_no_failed_cell(bench: Bench, code: str) -> None:
+    with pytest.raises(MachineFault) as failed:
+        bench.measure(bench.bundle(f"import os\n{code}"), bench.here)
+    assert str(failed.value) == f"the shipping program did not run to its end on here: {ENDED_BY_THE_MACHINE[code]}"
+    assert bench.farm.quarantined == {}
 
 
 def test_a_runner_that_prints_garbage_and_writes_its_files_is_collected(bench: Bench) -> None:
