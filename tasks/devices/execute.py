@@ -5,6 +5,7 @@ Each launch has its own process, so a crash affects only one launch.
 
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from qnnsweep.conf.devices import RunnerKind, TransportKind
 from qnnsweep.tasks.devices.cooldown import wait_until_cool
@@ -60,7 +61,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         command = device.ended(argv, -signal.SIGKILL, deadline_s)
         message = f"the {launch.title} did not end within {deadline_s:g} s on {device.name}"
         return _failed(launch, message, folder, command, store.put_bytes(late.output))
-    command = device.ended(argv, result.exit_code, result.seconds)
+    command = device.ended(argv, result.exit_code, result.seconds, waits=result.waits)
     printed = result.stdout.decode(errors="replace")
     errors = result.stderr.decode(errors="replace")
     log = store.put_bytes(result.stdout + b"\n" + result.stderr)
@@ -110,13 +111,12 @@ def _run(deployment: Deployment, launch: Launch, request: RunRequest, device: De
     if device.config.runner is not RunnerKind.onnxruntime or result.exit_code != WAITING:
         return result
     assert request.folder is not None, "the folder of the launch"
-    methods = methods_of(launch.program, store)
-    for number in range(most_rounds(methods)):
-        answer(launch, methods, number, deployment.bundle.runner, request.folder, device=device, store=store)
+    methods, seconds, waits = methods_of(launch.program, store), result.seconds, 0
+    while waits < most_rounds(methods) and result.exit_code == WAITING:
+        answer(launch, methods, waits, deployment.bundle.runner, request.folder, device=device, store=store)
         result = device.transport.run(request)
-        if result.exit_code != WAITING:
-            break
-    return result
+        seconds, waits = seconds + result.seconds, waits + 1
+    return replace(result, seconds=seconds, waits=waits)
 
 
 def _failed(

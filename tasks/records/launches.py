@@ -158,6 +158,9 @@ class Command:
     """The exit code. If a signal ended the command, the number of the signal with a minus sign."""
     seconds: Seconds
     """Duration of the command."""
+    host_rounds: int = 0
+    """How often the program waited until qnnsweep's machine had computed operators on the CPU, because the device has
+    no PyTorch. 0 if the device computed all operators. `seconds` leaves these waits out."""
     hire: str | None = None
     """The name of the hire of the device, which is QNNSWEEP_LEASE_NAME of the commands of `device.lease`; null if the
     device was not hired."""

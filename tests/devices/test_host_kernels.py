@@ -61,6 +61,7 @@ def test_the_host_computes_what_the_runner_waits_for(tmp_path: Path) -> None:
     capture = captured(tmp_path, json.dumps([NEGATIVE]))
     (output,) = capture.methods
     assert np.array([-1, -2], np.float32).tobytes() in Store(tmp_path / "store").read(output.outputs)
+    assert [result.command.host_rounds for result in capture.results] == [1]
 
 
 @pytest.mark.parametrize(
