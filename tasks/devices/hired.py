@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
-class _Hire:
+class _Held:
     """A device that is hired now."""
 
     config: DeviceConfig
@@ -54,7 +54,7 @@ class HiredDevices:
         self._folder = folder / FOLDER
         self._guards: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """By the name of a device: to hire one takes minutes, during which others are used and given back."""
-        self._hires: dict[str, _Hire] = {}
+        self._hires: dict[str, _Held] = {}
         self._spent_s: defaultdict[str, float] = defaultdict(float)
         weakref.finalize(self, _dismiss_all, self._hires)
         self._looked_for: set[str] = set()
@@ -67,49 +67,49 @@ class HiredDevices:
         """
         with self._guards[config.name]:
             self._give_back_what_was_left(config)
-            hire = self._hires.get(config.name)
-            if hire is not None and hire.janitor.has_ended:  # the budget is used up
+            held = self._hires.get(config.name)
+            if held is not None and held.janitor.has_ended:  # the budget is used up
                 self._end(config.name, self._hires.pop(config.name))
-                hire = None
-            if hire is not None and config.soc == PROBE and hire.soc != soc:
+                held = None
+            if held is not None and config.soc == PROBE and held.soc != soc:
                 raise DeviceBusy
-            if hire is None:
-                hire = self._hires[config.name] = self._hired(config, soc)
-            if hire.timer is not None:
-                hire.timer.cancel()
-            hire.users += 1
+            if held is None:
+                held = self._hires[config.name] = self._hired(config, soc)
+            if held.timer is not None:
+                held.timer.cancel()
+            held.users += 1
         try:
-            yield hire.config, hire.hire
+            yield held.config, held.hire
         finally:
             with self._guards[config.name]:
-                hire.users -= 1
-                if hire.users == 0:
-                    hire.timer = threading.Timer(config.lease.idle_s, self._end_if_idle, (config.name, hire))
-                    hire.timer.daemon = True
-                    hire.timer.start()
+                held.users -= 1
+                if held.users == 0:
+                    held.timer = threading.Timer(config.lease.idle_s, self._end_if_idle, (config.name, held))
+                    held.timer.daemon = True
+                    held.timer.start()
 
     def end(self, name: str) -> bool:
         """Give the device back, if it is hired, and return whether it was. The next cell hires one again."""
         with self._guards[name]:
-            if (hire := self._hires.pop(name, None)) is not None:
-                self._end(name, hire)
-        return hire is not None
+            if (held := self._hires.pop(name, None)) is not None:
+                self._end(name, held)
+        return held is not None
 
-    def _end_if_idle(self, name: str, hire: _Hire) -> None:
+    def _end_if_idle(self, name: str, held: _Held) -> None:
         with self._guards[name]:
-            if hire.users == 0 and self._hires.get(name) is hire:
+            if held.users == 0 and self._hires.get(name) is held:
                 del self._hires[name]
-                self._end(name, hire)
+                self._end(name, held)
 
-    def _end(self, name: str, hire: _Hire) -> None:
-        if hire.timer is not None:
-            hire.timer.cancel()
-        spent_s = time.monotonic() - hire.hire.began
+    def _end(self, name: str, held: _Held) -> None:
+        if held.timer is not None:
+            held.timer.cancel()
+        spent_s = time.monotonic() - held.hire.began
         self._spent_s[name] += spent_s
-        _LOG.info("%s: giving it back after %.1f min (%s)", name, spent_s / 60, hire.hire.name)
-        hire.janitor.dismiss()
+        _LOG.info("%s: giving it back after %.1f min (%s)", name, spent_s / 60, held.hire.name)
+        held.janitor.dismiss()
 
-    def _hired(self, config: DeviceConfig, soc: str | None) -> _Hire:
+    def _hired(self, config: DeviceConfig, soc: str | None) -> _Held:
         budget_s = self._budget_s(config)
         if budget_s is not None and budget_s <= 0:
             raise DeviceError(f"{config.name}: device.lease.minutes={config.lease.minutes:g} of this run are used up")
@@ -127,7 +127,7 @@ class HiredDevices:
             worker.dismiss()
             raise
         _LOG.info("%s: hired %s", config.name, answer["line"])
-        return _Hire(config=endpoint, soc=soc, janitor=worker, hire=Hire(name=name, began=began))
+        return _Held(config=endpoint, soc=soc, janitor=worker, hire=Hire(name=name, began=began))
 
     def _budget_s(self, config: DeviceConfig) -> float | None:
         """Return for how many seconds hires of this run may begin or last; None if there is no limit."""
@@ -137,15 +137,15 @@ class HiredDevices:
     def _replace_janitor(self, config: DeviceConfig, file: Path, killed: "_Janitor") -> None:
         """Start another janitor for a device. It gives the device back at once if no cell needs it any more."""
         with self._guards[config.name]:
-            hire = self._hires.get(config.name)
-            if hire is None or hire.janitor is not killed:
+            held = self._hires.get(config.name)
+            if held is None or held.janitor is not killed:
                 _give_back(config, file)
                 return
             budget_s = self._budget_s(config)
             if budget_s is not None:
-                budget_s -= time.monotonic() - hire.hire.began
+                budget_s -= time.monotonic() - held.hire.began
             killed.dismiss()
-            hire.janitor = _next_janitor(config, file, hire.soc, budget_s) or killed
+            held.janitor = _next_janitor(config, file, held.soc, budget_s) or killed
 
     def _give_back_what_was_left(self, config: DeviceConfig) -> None:
         """Give back what earlier processes hired for this device, if both the process and its janitor were killed.
@@ -200,9 +200,9 @@ def _order(config: DeviceConfig, file: Path, soc: str | None, budget_s: float | 
     }
 
 
-def _dismiss_all(hires: Mapping[str, _Hire]) -> None:
-    for hire in hires.values():
-        hire.janitor.dismiss()
+def _dismiss_all(hires: Mapping[str, _Held]) -> None:
+    for held in hires.values():
+        held.janitor.dismiss()
 
 
 class _Janitor:
