@@ -19,6 +19,8 @@ from qnnsweep.tasks.repair.wording import gain_in_words
 
 OF_USE_DB = 1.0
 """The least predicted gain of a change that is said."""
+_LEAST_GAIN_DB = 0.05
+"""The least gain that is not rounded to zero."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,16 +90,21 @@ def refused_changes(tried: Cures, comparison: Comparison, lowered: LoweredProgra
     return [candidate.description for candidate in offered if candidate.key in refused]
 
 
-def why_none(number: int, refused: Sequence[str], found: Sequence[Cure], least_db: float) -> str:
-    """Return why no candidate is said, in a phrase. `number`: of the candidates that were tried, at least one."""
+def why_none(number: int, refused: Sequence[str], found: Sequence[Cure]) -> str:
+    """Return why no candidate is said, in a sentence. `number`: of the candidates that were tried, at least one."""
     best = max(found, key=lambda cure: cure.predicted_db, default=None)
-    gain = "" if best is None else f"{gain_in_words(best.predicted_db)} dB"
+    ends: list[tuple[str, str]] = []
+    """What became of the candidates, and the first candidate of which this is true."""
+    if refused:
+        ends.append((f"{len(refused)} cannot be compiled" if number > 1 else "cannot be compiled", refused[0]))
+    if best is not None and best.predicted_db >= _LEAST_GAIN_DB:
+        gains = f"gains {gain_in_words(best.predicted_db)} dB"
+        ends.append((f"the best {gains}" if number > 1 else gains, best.candidate.description))
+    elif best is not None:
+        ends.append(("none helps" if number > 1 else "does not help", best.candidate.description))
+    if not ends:
+        return f"No cure known: {number} change{'s were' if number > 1 else ' was'} tried."
     if number == 1:
-        ends = [f"{name}, cannot be compiled" for name in refused]
-        ends += [f"{best.candidate.description}, gains {gain}"] if best is not None else []
-        return (
-            f"the only change of the scheme that was tried, {ends[0]}" if ends else "a change of the scheme was tried"
-        )
-    words = [f"{len(refused)} cannot be compiled (first: {refused[0]})"] if refused else []
-    words += [f"none gains {least_db:g} dB (at most {gain}: {best.candidate.description})"] if best is not None else []
-    return ": ".join(filter(None, [f"{number} changes of the scheme were tried", " and ".join(words)]))
+        return f"No cure known: {ends[0][1]} {ends[0][0]}."
+    phrases = [end if end == "none helps" else f"{end} ({which})" for end, which in ends]
+    return f"No cure known: {', '.join([f'of {number} changes tried', *phrases])}."

@@ -18,6 +18,9 @@ from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, on_device, problem
 from qnnsweep.tasks.results.step_sentences import step_sentences
 
+_FAR_DB = 10.0
+"""The device is not the cause if its error has a tenth of the whole error's energy, or less."""
+
 
 def diagnosis(cell: CellResult, judged: Judgement) -> str:
     """Return one or two sentences about a cell. Causes are named by the modules of the user's model."""
@@ -63,18 +66,17 @@ def _next(cell: CellResult) -> Iterator[str]:
     first = _first(found)
     if first is None:
         names = request.model.name, request.scheme.name, request.soc.name if request.soc else ""
-        phrases = [f"`qnnsweep repro {shlex.quote('/'.join(names))}`"] if _has_reproducer(cell) else []
+        if _has_reproducer(cell):
+            yield f"Next: `qnnsweep repro {shlex.quote('/'.join(names))}`."
         if cell.cures is not None and cell.cures.trials:
-            phrases.append(why_none(len(cell.cures.trials), _refused(cell), found, OF_USE_DB))
-        if phrases:
-            yield f"Next: {'; '.join(phrases)}."
+            yield why_none(len(cell.cures.trials), _refused(cell), found)
         return
     model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
     words = [*model, f"scheme={request.scheme.name}"]
     words += [f"soc={request.soc.name}"] if request.soc else []
     gain, lowest, highest = map(gain_in_words, (first.predicted_db, first.lowest_db, first.highest_db))
     cure = f"{first.candidate.description}: {gain} dB predicted"
-    cure += f", {lowest} to {highest} dB per sample" if lowest != highest else ""
+    cure += f", {lowest} to {highest} per sample" if lowest != highest else ""
     yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
 
 
@@ -104,14 +106,15 @@ def _sentences(cell: CellResult, comparison: Comparison, judged: Judgement, meas
         yield "No output for which an SNR counts differs from eager PyTorch's."
     else:
         least = judged.limits.final_snr_db_limit
-        limit = f" (limit {least:g} dB)" if least is not None else ""
+        limit = f" (limit {least:g})" if least is not None else ""
         yield f"{_worst(worst, device)} {measured.final_snr_db:.1f} dB{limit}{_of(causes(comparison, worst))}."
     if measured.equal_elements is not None and measured.equal_elements < 1:
         yield f"{100 * measured.equal_elements:.0f} % of the integers are those of eager PyTorch."
-    if measured.device_snr_db is not None and is_of_the_scheme(comparison, worst):
-        yield f"The device is not the cause ({measured.device_snr_db:.1f} dB)."
-    elif measured.device_snr_db is not None:
-        yield f"Device against the scheme on the host: {measured.device_snr_db:.1f} dB."
+    if measured.device_snr_db is not None:
+        final_db = -math.inf if measured.final_snr_db is None else measured.final_snr_db
+        is_far = measured.device_snr_db >= final_db + _FAR_DB
+        is_right = is_far and is_of_the_scheme(comparison, worst)
+        yield f"{'Not the device' if is_right else 'The device alone'}: {measured.device_snr_db:.1f} dB."
     elif measured.device_difference == "none":
         yield "The device computes the scheme exactly as the host does."
     yield from step_sentences(comparison.steps, reported_output(comparison))
