@@ -55,7 +55,8 @@ def operators_phrase(target: str | None, modules: Sequence[str], named: int = 1)
     if len(modules) == 1:
         return f"the {noun} {modules[0]}".rstrip()
     distinct = list(dict.fromkeys(modules))
-    more = f" and {len(distinct) - named} more" if len(distinct) > named else ""
+    kind = "" if len(distinct) == len(modules) else " modules"
+    more = f" and {len(distinct) - named} more{kind}" if len(distinct) > named else ""
     return f"{len(modules)} {noun}s ({', '.join(distinct[:named])}{more})"
 
 

@@ -139,7 +139,9 @@ class _Words:
         row = self._rows.get(share.operator or "")
         if share.module_path:
             return f"`{share.module_path}`"
-        line = None if row is None else users_line(row.operator.stack_trace)
+        if row is None:  # only operators have rows
+            return f"the input `{share.operator}`"
+        line = users_line(row.operator.stack_trace)
         return f"`{share.operator}`" + (f" ({quoted_line(*line, '')})" if line else "")
 
     def _use(self, share: ErrorShare) -> str:

@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
+from qnnsweep.conf.schemes import Precision
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.tasks.numerics.dead_parts import NO_DEPENDENCE
 from qnnsweep.tasks.numerics.reported import reported_output, reported_worst_operator
@@ -70,6 +71,8 @@ def _next(cell: CellResult) -> Iterator[str]:
             yield f"Next: `qnnsweep repro {shlex.quote('/'.join(names))}`."
         if cell.cures is not None and cell.cures.trials:
             yield why_none(len(cell.cures.trials), _refused(cell), found)
+        elif cell.cures is not None and request.scheme.precision is not Precision.quantized:
+            yield "No cure is tried for a float scheme."
         return
     model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
     words = [*model, f"scheme={request.scheme.name}"]

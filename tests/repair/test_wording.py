@@ -14,6 +14,7 @@ from qnnsweep.tasks.repair.wording import operators_phrase
         ("aten.addmm.default", ["head"], "the linear layer head"),
         ("aten.roll.default", ["x", "x"], "2 aten.roll.default operators (x)"),
         (None, ["x", "y"], "2 operators (x and 1 more)"),
+        (None, ["x", "y", "x", "z"], "4 operators (x and 2 more modules)"),
     ],
 )
 def test_a_known_function_has_a_noun(target: str | None, modules: list[str], phrase: str) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qnnsweep.conf.schema import Request
+from qnnsweep.conf.schemes import Precision
 from qnnsweep.tasks.errors import DeviceError
 from qnnsweep.tasks.records import Comparison, Cures, DebugProgram, ErrorParts, ErrorShare, IoCheck, Quantization, Trial
 from qnnsweep.tasks.records.vocabulary import CAUSES, Cause, ProbeStatus, Verdict
@@ -168,6 +169,17 @@ def test_an_operator_without_a_module_is_named_by_the_line_of_the_users_model(pl
     assert diagnosed_causes(planned, replace(comparison, budget=budget)) == (
         "device arithmetic in `add_0` (net.py:14) 100 %"
     )
+
+
+def test_the_input_of_the_model_is_called_an_input(planned: Request) -> None:
+    comparison = replace(additions(1), budget=(*totals(clipping=1.0), share("clipping", 1.0, "image", "")))
+    assert diagnosed_causes(planned, comparison) == "clipping in the input `image` 100 %"
+
+
+def test_a_float_scheme_has_no_cures(planned: Request) -> None:
+    fp16 = replace(planned, scheme=replace(planned.scheme, precision=Precision.float16))
+    sentence = diagnosed(passed_cell(fp16, comparison=additions(1), cures=Cures(trials=())))
+    assert sentence.endswith("No cure is tried for a float scheme.")
 
 
 def test_the_next_command_for_an_operator_that_the_device_computes_wrongly_shows_its_error(planned: Request) -> None:
