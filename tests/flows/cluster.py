@@ -97,6 +97,7 @@ def prefect_server(
         "PREFECT_HOME": str(folder),
         "PREFECT_API_URL": url,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_SERVER_CSRF_TOKEN_EXPIRATION": "P1D",  # a client keeps its token, and the tests may take hours
     }
     environment |= {**(PROTECTED if protected else {}), **(variables or {})}
     if database is not None:
