@@ -1,11 +1,22 @@
-"""Assertions about processes that have to end. A process that ends during a check has ended."""
+"""Waiting for a condition, and assertions about processes that have to end. One that ends during a check has ended."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import psutil
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], within_s: float) -> T:
+    """Return the result of a condition as soon as it is true, or its last result within this time."""
+    latest = time.monotonic() + within_s
+    while not (result := condition()) and time.monotonic() <= latest:
+        time.sleep(0.05)
+    return result
 
 
 def has_ended(pid: int) -> bool:

@@ -61,11 +61,11 @@ class Device:
         deadline_s = self.config.deadline_s
         return self.transport.run(RunRequest(argv, deadline_s=deadline_s, folder=folder, environment=self.environment))
 
-    def ended(self, argv: Sequence[str], exit_code: int, seconds: float, *, waits: int = 0) -> Command:
-        """Return the record of a command that has ended now. `waits`: see `CommandResult`."""
+    def ended(self, argv: Sequence[str], exit_code: int, seconds: float, *, host_rounds: int = 0) -> Command:
+        """Return the record of a command that has ended now. The arguments are those of `Command`."""
         name, hired_s = (None, None) if self.hire is None else (self.hire.name, time.monotonic() - self.hire.began)
         return Command(
-            argv=tuple(argv), exit_code=exit_code, seconds=seconds, host_rounds=waits, hire=name, hired_s=hired_s
+            argv=tuple(argv), exit_code=exit_code, seconds=seconds, host_rounds=host_rounds, hire=name, hired_s=hired_s
         )
 
 

@@ -53,7 +53,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
     deadline_s = device.config.deadline_s
     request = RunRequest(argv, deadline_s=deadline_s, folder=folder, environment=environment)
     try:
-        result = _run(deployment, launch, request, device, store)
+        result, rounds = _run(deployment, launch, request, device, store)
     except DeadlinePassed as late:
         if not _is_responsive(device):
             raise
@@ -61,7 +61,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         command = device.ended(argv, -signal.SIGKILL, deadline_s)
         message = f"the {launch.title} did not end within {deadline_s:g} s on {device.name}"
         return _failed(launch, message, folder, command, store.put_bytes(late.output))
-    command = device.ended(argv, result.exit_code, result.seconds, waits=result.waits)
+    command = device.ended(argv, result.exit_code, result.seconds, host_rounds=rounds)
     printed = result.stdout.decode(errors="replace")
     errors = result.stderr.decode(errors="replace")
     log = store.put_bytes(result.stdout + b"\n" + result.stderr)
@@ -105,18 +105,23 @@ def _machine_fault(launch: Launch, result: CommandResult, printed: str, device: 
     return MachineFault(message) if device.config.transport is TransportKind.local else DeviceError(message)
 
 
-def _run(deployment: Deployment, launch: Launch, request: RunRequest, device: Device, store: Store) -> CommandResult:
-    """Start the runner, and start it again whenever the host has computed what it waited for."""
-    result = device.transport.run(request)
+def _run(
+    deployment: Deployment, launch: Launch, request: RunRequest, device: Device, store: Store
+) -> tuple[CommandResult, int]:
+    """Start the runner, and start it again whenever the host has computed what it waited for.
+
+    Return the result of the last start with the seconds of all, and how often the runner waited.
+    """
+    result, rounds = device.transport.run(request), 0
     if device.config.runner is not RunnerKind.onnxruntime or result.exit_code != WAITING:
-        return result
+        return result, rounds
     assert request.folder is not None, "the folder of the launch"
-    methods, seconds, waits = methods_of(launch.program, store), result.seconds, 0
-    while waits < most_rounds(methods) and result.exit_code == WAITING:
-        answer(launch, methods, waits, deployment.bundle.runner, request.folder, device=device, store=store)
+    methods, seconds = methods_of(launch.program, store), result.seconds
+    while rounds < most_rounds(methods) and result.exit_code == WAITING:
+        answer(launch, methods, rounds, deployment.bundle.runner, request.folder, device=device, store=store)
         result = device.transport.run(request)
-        seconds, waits = seconds + result.seconds, waits + 1
-    return replace(result, seconds=seconds, waits=waits)
+        seconds, rounds = seconds + result.seconds, rounds + 1
+    return replace(result, seconds=seconds), rounds
 
 
 def _failed(

@@ -53,7 +53,7 @@ class HiredDevices:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
         self._guards: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        """By the name of a device: to hire one takes minutes, during which others are used and given back."""
+        """Maps the name of a device to its lock. While one is hired, which takes minutes, others can be given back."""
         self._hires: dict[str, _Held] = {}
         self._spent_s: defaultdict[str, float] = defaultdict(float)
         weakref.finalize(self, _dismiss_all, self._hires)

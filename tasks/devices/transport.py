@@ -51,8 +51,6 @@ class CommandResult:
     seconds: float
     dropped_bytes: int = 0
     """How much of the output was dropped: all that a stream has beyond `qnnsweep.tasks.devices.output.LIMIT_BYTES`."""
-    waits: int = 0
-    """How often the program of a device without PyTorch waited for this machine."""
 
 
 class Transport(Protocol):

@@ -1,12 +1,10 @@
 """The candidates of a cell with what their trials promise, and the reason if none of them helps."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.records import Comparison, Cures, LoweredProgram, Trial
-from qnnsweep.tasks.repair.candidates import Candidate, candidates
+from qnnsweep.tasks.repair.candidates import Candidate
 from qnnsweep.tasks.repair.prediction import (
     LOWEST,
     Statistic,
@@ -37,22 +35,17 @@ class Cure:
 
 def cures(
     tried: Cures,
+    offered: Sequence[Candidate],
     comparison: Comparison,
     lowered: LoweredProgram,
-    scheme: SchemeConfig,
     statistic: Statistic = LOWEST,
-    *,
-    most_bytes: float = math.inf,
 ) -> list[Cure]:
-    """Return the candidates that were tried and not refused, the one with most predicted gain per cost first.
-
-    `most_bytes`: by how many bytes the program may grow.
-    """
+    """Return the candidates that were tried and not refused, the one with most predicted gain per cost first."""
     trials = {_key(trial): trial for trial in tried.trials}
     promise = Promise(comparison, lowered, statistic)
     found = [
         cure
-        for candidate in candidates(comparison, lowered, scheme, most_bytes=most_bytes)
+        for candidate in offered
         if (trial := trials.get(candidate.key)) is not None and (cure := promise.of(candidate, trial)) is not None
     ]
     return sorted(found, key=lambda cure: -cure.predicted_db / cure.candidate.cost)
@@ -83,28 +76,24 @@ def _key(trial: Trial) -> tuple[str, str, tuple[str, ...]]:
     return trial.cause, trial.change, tuple(sorted(trial.operators))
 
 
-def refused_changes(tried: Cures, comparison: Comparison, lowered: LoweredProgram, scheme: SchemeConfig) -> list[str]:
-    """Return the changes that cannot be applied, computed or compiled, in words."""
+def refused_changes(tried: Cures, offered: Sequence[Candidate]) -> list[str]:
+    """Return the candidates that cannot be applied, computed or compiled, in words."""
     refused = {_key(trial) for trial in tried.trials if trial.refused is not None}
-    offered = candidates(comparison, lowered, scheme)
     return [candidate.description for candidate in offered if candidate.key in refused]
 
 
 def why_none(number: int, refused: Sequence[str], found: Sequence[Cure]) -> str:
     """Return why no candidate is said, in a sentence. `number`: of the candidates that were tried, at least one."""
     best = max(found, key=lambda cure: cure.predicted_db, default=None)
-    ends: list[tuple[str, str]] = []
-    """What became of the candidates, and the first candidate of which this is true."""
-    if refused:
-        ends.append((f"{len(refused)} cannot be compiled" if number > 1 else "cannot be compiled", refused[0]))
-    if best is not None and best.predicted_db >= _LEAST_GAIN_DB:
-        gains = f"gains {gain_in_words(best.predicted_db)} dB"
-        ends.append((f"the best {gains}" if number > 1 else gains, best.candidate.description))
-    elif best is not None:
-        ends.append(("none helps" if number > 1 else "does not help", best.candidate.description))
+    gains = "" if best is None or best.predicted_db < _LEAST_GAIN_DB else f"gains {gain_in_words(best.predicted_db)} dB"
+    if number == 1:
+        ends = [f"{name} cannot be compiled" for name in refused]
+        ends += [f"{best.candidate.description} {gains or 'does not help'}"] if best is not None else []
+    else:
+        ends = [f"{len(refused)} cannot be compiled ({refused[0]})"] if refused else []
+        if best is not None:
+            ends.append(f"the best {gains} ({best.candidate.description})" if gains else "none helps")
     if not ends:
         return f"No cure known: {number} change{'s were' if number > 1 else ' was'} tried."
-    if number == 1:
-        return f"No cure known: {ends[0][1]} {ends[0][0]}."
-    phrases = [end if end == "none helps" else f"{end} ({which})" for end, which in ends]
-    return f"No cure known: {', '.join([f'of {number} changes tried', *phrases])}."
+    begin = f"of {number} changes tried, " if number > 1 else ""
+    return f"No cure known: {begin}{', '.join(ends)}."

@@ -10,6 +10,7 @@ from qnnsweep.tasks.numerics.dead_parts import NO_DEPENDENCE
 from qnnsweep.tasks.numerics.reported import reported_output, reported_worst_operator
 from qnnsweep.tasks.records import Comparison, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
+from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Cure, cures, refused_changes, why_none
 from qnnsweep.tasks.repair.wording import gain_in_words
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
@@ -38,23 +39,23 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
 
 def first_cure(cell: CellResult) -> Cure | None:
     """Return the change of the scheme that the cell's sentence names; None if it names none."""
-    return _first(_cures(cell))
+    return _first(_cures(cell, _offered(cell)))
 
 
 def _first(found: Sequence[Cure]) -> Cure | None:
     return next((cure for cure in found if cure.predicted_db >= OF_USE_DB), None)
 
 
-def _cures(cell: CellResult) -> list[Cure]:
+def _offered(cell: CellResult) -> list[Candidate]:
     if cell.lowered is None or cell.comparison is None or cell.cures is None:
         return []
-    return cures(cell.cures, cell.comparison, cell.lowered, cell.request.scheme)
+    return candidates(cell.comparison, cell.lowered, cell.request.scheme)
 
 
-def _refused(cell: CellResult) -> list[str]:
+def _cures(cell: CellResult, offered: Sequence[Candidate]) -> list[Cure]:
     if cell.lowered is None or cell.comparison is None or cell.cures is None:
         return []
-    return refused_changes(cell.cures, cell.comparison, cell.lowered, cell.request.scheme)
+    return cures(cell.cures, offered, cell.comparison, cell.lowered)
 
 
 def _next(cell: CellResult) -> Iterator[str]:
@@ -63,14 +64,15 @@ def _next(cell: CellResult) -> Iterator[str]:
     If none of those that were tried helps, the sentence says so. For an operator that the device computes wrongly, the
     command is then the one that shows its error.
     """
-    found, request = _cures(cell), cell.request
+    request, offered = cell.request, _offered(cell)
+    found = _cures(cell, offered)
     first = _first(found)
     if first is None:
         names = request.model.name, request.scheme.name, request.soc.name if request.soc else ""
         if _has_reproducer(cell):
             yield f"Next: `qnnsweep repro {shlex.quote('/'.join(names))}`."
         if cell.cures is not None and cell.cures.trials:
-            yield why_none(len(cell.cures.trials), _refused(cell), found)
+            yield why_none(len(cell.cures.trials), refused_changes(cell.cures, offered), found)
         elif cell.cures is not None and request.scheme.precision is not Precision.quantized:
             yield "No cure is tried for a float scheme."
         return

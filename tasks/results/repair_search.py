@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.tasks.repair.candidates import Candidate
+from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import Cure, cures
 from qnnsweep.tasks.repair.prediction import gain_db
 from qnnsweep.tasks.results.outcome import CellResult, judge
@@ -150,7 +150,13 @@ class Search:
         tried = (
             ()
             if cell.cures is None
-            else cures(cell.cures, cell.comparison, cell.lowered, step.scheme, statistic, most_bytes=most)
+            else cures(
+                cell.cures,
+                candidates(cell.comparison, cell.lowered, step.scheme, most_bytes=most),
+                cell.comparison,
+                cell.lowered,
+                statistic,
+            )
         )
         return [cure for cure in tried if cure.predicted_db >= LEAST_GAIN_DB]
 

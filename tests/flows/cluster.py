@@ -9,18 +9,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import httpx
 
 from tests.devices.loopback import ComponentMissing, free_port, require_root
+from tests.processes import T, eventually
 
-T = TypeVar("T")
 STARTUP_S = 180
 POLL_S = 0.1
 PATIENCE_S = 60
@@ -38,10 +37,8 @@ _POSTGRESQL = Path("/usr/lib/postgresql/15/bin")
 
 def wait_until(condition: Callable[[], T], within_s: float, what: str) -> T:
     """Return the result of `condition` as soon as it is true. `what`: the condition in words, for the failure."""
-    latest = time.monotonic() + within_s
-    while not (result := condition()):
-        assert time.monotonic() < latest, f"not within {within_s:g} s: {what}"
-        time.sleep(POLL_S)
+    result = eventually(condition, within_s)
+    assert result, f"not within {within_s:g} s: {what}"
     return result
 
 

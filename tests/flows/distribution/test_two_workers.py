@@ -29,6 +29,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.toolchain, pytest.mark.timeout(1500)
 ROOT = Path(__file__).parents[3]
 ARTIFACTS = "s3://nights/artifacts"
 SILENCE_S = 60
+SMALL = [
+    *("model=digits_cnn", "model.evaluation.count=4", "model.calibration.count=16"),
+    *("limits.parallel=1", "measure.cures=0"),
+]
 # The board's own log of its runs, with a lock that the kernel frees when the last process of a launch has ended.
 WATCHED = """\
 #!/bin/sh
@@ -223,14 +227,7 @@ def test_a_sweep_on_two_workers_is_whole_and_keeps_its_cache_although_prunes_run
 ) -> None:
     assert len(hosts) == 2
     artifacts = tmp_path / "artifacts"
-    small = [
-        "model=digits_cnn",
-        "model.evaluation.count=4",
-        "model.calibration.count=16",
-        "limits.parallel=1",
-        "measure.cures=0",
-    ]
-    request = [*small, "backend=xnnpack", f"artifacts={artifacts}"]
+    request = [*SMALL, "backend=xnnpack", f"artifacts={artifacts}"]
     prune = ["cache", "prune", "--keep=30", f"--artifacts={artifacts}"]
     # Both shards read this export. Two exports at the same time are not equal bit by bit, and only one is found later.
     passed_result_of(lead.run("run", "--json", *request, "scheme=fp32"))
@@ -274,14 +271,7 @@ def dask(lead: Program, tmp_path: Path) -> Iterator[str]:
 
 
 def test_the_same_shards_run_on_dask_workers(lead: Program, dask: str, tmp_path: Path) -> None:
-    small = [
-        "model=digits_cnn",
-        "model.evaluation.count=4",
-        "model.calibration.count=16",
-        "limits.parallel=1",
-        "measure.cures=0",
-    ]
-    request = [*small, "scheme=fp32,8a8w,fp16", "backend=xnnpack", f"artifacts={tmp_path / 'artifacts'}"]
+    request = [*SMALL, "scheme=fp32,8a8w,fp16", "backend=xnnpack", f"artifacts={tmp_path / 'artifacts'}"]
     ran = lead.run("run", "--json", f"--dask={dask}", *request)
     summary = passed_result_of(ran)
     assert (summary["outcomes"], summary["toolchain_calls"]) == ({"impossible": 1, "passed": 2}, 5)

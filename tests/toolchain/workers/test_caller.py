@@ -7,16 +7,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from qnnsweep.tasks.storage.store import Store
-from tests.processes import has_ended
+from tests.processes import eventually, has_ended
 
 pytestmark = pytest.mark.toolchain
 SOON_S = 30.0
@@ -44,15 +42,6 @@ if __name__ == "__main__":
     workers = WorkerPool(identity(sdk), supervisor)
     workers.call("lower", getattr(faulty_calls, name), argument)
 """
-
-
-def eventually(condition: Callable[[], Any], seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def kill_a_caller(source: str, tmp_path: Path, kill: Callable[[int], None]) -> int:

@@ -17,8 +17,8 @@ from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError, MachineFau
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.workers.output import LOG_BYTES
-from tests.processes import has_ended
-from tests.toolchain.workers.test_caller import SOON_S, eventually
+from tests.processes import eventually, has_ended
+from tests.toolchain.workers.test_caller import SOON_S
 
 import faulty_calls  # isort: skip
 

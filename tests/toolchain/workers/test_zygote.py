@@ -11,8 +11,8 @@ import pytest
 
 from qnnsweep.tasks.errors import EvidenceError, MachineFault, ToolchainError
 from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
-from tests.processes import has_ended
-from tests.toolchain.workers.test_caller import CALLER, SOON_S, eventually, kill_a_caller, kill_process
+from tests.processes import eventually, has_ended
+from tests.toolchain.workers.test_caller import CALLER, SOON_S, kill_a_caller, kill_process
 from tests.toolchain.workers.test_pool import log_of, scratch_folders
 
 import faulty_calls  # isort: skip
