@@ -207,7 +207,7 @@ def unknown_socs(requests: Collection[Request]) -> Iterator[RequestError]:
 def unknown_schemes(requests: Iterable[Request], known: Collection[str]) -> Iterator[RequestError]:
     """Yield one error per key of a tolerance that names no scheme. `known`: the names of all schemes."""
     for tolerance in (request.tolerance for request in requests):
-        names = ("final_snr_db", "top1_agreement", "equal_elements")
+        names = ("final_snr_db", "top1_agreement", "equal_elements", "kl_divergence_nats", "perplexity_ratio")
         limits = {name: getattr(tolerance, name) for name in names}
         for name, by_scheme in {**limits, "operators": tolerance.operators}.items():
             for key, limit in by_scheme.items():

@@ -11,24 +11,26 @@ from typing import Any, cast
 
 import yaml
 
+from qnnsweep.conf import language_models
 from qnnsweep.conf.errors import RequestError, did_you_mean, printable
-from qnnsweep.conf.models import ModelConfig
+from qnnsweep.conf.models import ModelConfig, Split
 
 FORMS = (
     "timm:NAME",
     "torchvision:NAME",
     "hf:FOLDER",
     "hf:CLASS",
+    "llm:FOLDER",
     "FILE.py:FUNCTION",
     "package.module:function",
     "FILE.pt2",
 )
 """The forms of a model by name. `CLASS` is a class of transformers."""
-KINDS = ("timm:", "torchvision:", "hf:")
+KINDS = ("timm:", "torchvision:", "hf:", "llm:")
 """The beginnings of the forms that are no files."""
 SOURCE = "qnnsweep.tasks.models.named_samples:samples"
 """The data source of models by name, and of all models whose samples the key `samples` names."""
-EVALUATION_COUNT, CALIBRATION_COUNT = 8, 16
+COUNTS: dict[Split, int] = {"evaluation": 8, "calibration": 16}
 _MODULE = "qnnsweep.tasks.models.named"
 _FACTORIES = {
     "timm": f"{_MODULE}:timm_model",
@@ -65,6 +67,7 @@ class NamedModel:
     factory: str
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     classifier: bool = False
+    source: str = SOURCE
     folder: Path | None = None
     """The folder of the user's code, whose modules can be imported."""
 
@@ -82,13 +85,14 @@ class NamedModel:
     @property
     def yaml(self) -> str:
         """The contents of the option's file. The inputs are left to the first sample."""
+        counts = language_models.COUNTS if self.factory == language_models.FACTORY else COUNTS
         contents: dict[str, Any] = {
             "name": self.name,
             "factory": self.factory,
             "arguments": self.arguments,
             "inputs": [],
-            "calibration": {"source": SOURCE, "count": CALIBRATION_COUNT},
-            "evaluation": {"source": SOURCE, "count": EVALUATION_COUNT},
+            "calibration": {"source": self.source, "count": counts["calibration"]},
+            "evaluation": {"source": self.source, "count": counts["evaluation"]},
             "classifier": self.classifier,
         }
         return yaml.safe_dump(contents, sort_keys=False, allow_unicode=True)
@@ -106,6 +110,8 @@ def named_model(word: str, folders: Sequence[Path] = ()) -> NamedModel | None:
         return _of_library(kind, rest, word)
     if colon and kind == "hf":
         return _of_transformers(rest, word)
+    if colon and kind == "llm":
+        return _of_language_model(rest, word)
     if re.search(r"\.py:[^/]*$", word):
         file, _, function = word.rpartition(":")
         return _of_file(Path(file).expanduser(), function, word)
@@ -161,6 +167,21 @@ def _of_transformers(place: str, word: str) -> NamedModel:
         factory=_FACTORIES["hf"],
         arguments={"architecture": place},
         classifier=_is_classifier(place),
+    )
+
+
+def _of_language_model(place: str, word: str) -> NamedModel:
+    folder = Path(place).expanduser()
+    if not place or not folder.is_dir():
+        raise _wrong(word, "no such folder; name the folder of a checkpoint, with config.json and *.safetensors")
+    folder = folder.resolve()
+    language_models.read_decoder(folder, word)
+    return NamedModel(
+        selector=f"llm:{folder}",
+        name=folder.name,
+        factory=language_models.FACTORY,
+        arguments={"checkpoint": str(folder), **language_models.ARGUMENTS},
+        source=language_models.SOURCE,
     )
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.conf.language_models import FACTORY, completed
 from qnnsweep.conf.models import DataConfig, ModelConfig, Split
-from qnnsweep.conf.named import CALIBRATION_COUNT, EVALUATION_COUNT, SOURCE, kind_of
+from qnnsweep.conf.named import COUNTS, SOURCE, kind_of
 from qnnsweep.conf.places import PHOTOGRAPHS, SAMPLES_KEYS, is_function
 from qnnsweep.conf.schema import Request
 
@@ -33,19 +34,26 @@ def code_of(place: str | None) -> Path | None:
 def with_samples(request: Request) -> Request:
     """Return the request with the data sources that `samples` and `calibration` mean.
 
-    A model by name gets its data sources completed in any case. With one place for both, the samples are divided:
-    those of the evaluation are not used for the calibration. Raises RequestError for a place that is no file, for a
-    model whose samples are more than inputs, and for a model by name whose inputs are not known without samples.
+    A model by name gets its data sources completed in any case, and a language model its methods and states too. With
+    one place for both, the samples are divided: those of the evaluation are not used for the calibration. Raises
+    RequestError for a place that is no file, for a model whose samples are more than inputs, and for a model by name
+    whose inputs are not known without samples.
     """
     model, given = (
         request.model,
         {key: getattr(request, key) for key in SAMPLES_KEYS if getattr(request, key) is not None},
     )
     of_name = model.evaluation is not None and model.evaluation.source == SOURCE
-    if not given and not of_name:
+    if not given and not of_name and model.factory != FACTORY:
         return request
     for key, value in given.items():
         _check(key, value, model)
+    if model.factory == FACTORY:
+        places: dict[Split, str | None] = {
+            "evaluation": request.samples,
+            "calibration": request.calibration or request.samples,
+        }
+        return replace(request, model=completed(model, places))
     of_evaluation = request.samples or _stated(model.evaluation)
     of_calibration = request.calibration or (None if request.samples else _stated(model.calibration))
     shared = of_calibration in (None, of_evaluation)
@@ -74,8 +82,8 @@ def _data(model: ModelConfig, split: Split, place: str | None, *, shared: bool, 
     if not is_given and (data is None or data.source != SOURCE):
         return data
     counts = {
-        "evaluation": model.evaluation.count if model.evaluation else EVALUATION_COUNT,
-        "calibration": model.calibration.count if model.calibration else CALIBRATION_COUNT,
+        "evaluation": model.evaluation.count if model.evaluation else COUNTS["evaluation"],
+        "calibration": model.calibration.count if model.calibration else COUNTS["calibration"],
     }
     own = data.arguments if data is not None and data.source == SOURCE else {}
     arguments: dict[str, Any] = {**own, "split": split, "samples": place, "counts": counts if shared else None}

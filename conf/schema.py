@@ -193,6 +193,8 @@ class FloorConfig:
     final_cosine: NonNegative = 0.002
     top1_agreement: NonNegative = 0.01
     accuracy: NonNegative = 0.01
+    kl_divergence_nats: NonNegative = 0.005
+    perplexity_ratio: NonNegative = 0.01
     observer_effect_snr_db: NonNegative = 3.0
     coverage: NonNegative = 0.0
     operators_introduced: NonNegative = 0.0

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from qnnsweep.conf.constraints import Decibels, Natural, Share, choice
+from qnnsweep.conf.constraints import Decibels, Natural, NonNegative, Share, choice
 from qnnsweep.conf.names import HEADLINES
 
 
@@ -46,6 +46,10 @@ class ToleranceConfig:
     equal_elements: dict[str, Share] = field(default_factory=dict[str, float])
     """Maps a scheme's name to the lowest accepted share of equal elements of each output of integers, indices or
     booleans."""
+    kl_divergence_nats: dict[str, NonNegative] = field(default_factory=dict[str, float])
+    """Maps a scheme's name to the largest accepted mean KL divergence of a language model's tokens from eager fp32."""
+    perplexity_ratio: dict[str, NonNegative] = field(default_factory=dict[str, float])
+    """Maps a scheme's name to the largest accepted perplexity of a language model, divided by that of eager fp32."""
     headline: dict[str, Annotated[str, choice(HEADLINES, "measure")]] = field(default_factory=dict[str, str])
     """Maps an output's name to the measure that counts for it: `snr_db`, `centred_snr_db` (about the mean of each
     channel), `row_snr_db` (of the worst row), `top1` (along the last axis) or `equal` (share of equal elements). An

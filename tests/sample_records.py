@@ -23,6 +23,7 @@ from qnnsweep.tasks.records import (
     ProfiledEvent,
     ProgramCheck,
     ProgramFacts,
+    ScoreStatistic,
     StepComparison,
 )
 from qnnsweep.tasks.records.vocabulary import Cause
@@ -189,6 +190,11 @@ STEP = StepComparison(
 )  # fmt: skip
 COMPARISON = Comparison(
     steps=(STEP,),
+    scores=(
+        ScoreStatistic(
+            statistic="kl_divergence_mean", value=0.125, low=0.0625, high=0.25, tokens=40, sequences=4
+        ),
+    ),
     outputs=(ANSWER, replace(ANSWER, sample=1, sample_name="b", gap=WORSE, label=None, top1_actual=1)),
     operators=(
         OperatorComparison(

@@ -14,6 +14,7 @@ from qnnsweep.tasks.comparison.profile import profiled_events
 from qnnsweep.tasks.comparison.steps import compare_steps, steps_on_device
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.noise import worst_difference
+from qnnsweep.tasks.numerics.token_scores import score_statistics
 from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram, MetricValue, Operator, StepComparison
 from qnnsweep.tasks.records.methods import in_method, named_operator
 from qnnsweep.tasks.records.options import ComparisonOptions
@@ -105,6 +106,7 @@ def joined_methods(
         for name in lists
     }
     rows["steps"] = outputs.steps
+    rows["scores"] = score_statistics(outputs.steps)
     return Comparison(**rows, observer_effect=difference, observer_effect_snr_db=snr_db)
 
 

@@ -18,6 +18,7 @@ from qnnsweep.tasks.comparison.same_tokens import Read, other_methods
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.dequantize import quantize
 from qnnsweep.tasks.numerics.metrics import snr_db
+from qnnsweep.tasks.numerics.token_scores import token_scores
 from qnnsweep.tasks.records import (
     Capture,
     CapturedMethod,
@@ -180,6 +181,22 @@ class _Sequences:
     def _position(self, step: PlannedStep, side: str) -> int | None:
         return runner.token_position(self._plan, step.method, side)
 
+    def _right_tokens(self, place: Place, rows: int) -> list[int | None]:
+        """Return, per row of a step's scores, the token that follows in the text; None where no text says it."""
+        sequence, number = place
+        step, steps = self._planned(place), self._plan.sequences[sequence]
+        method = self._methods[step.method]
+        label = method.exported.labels[method.sample[place]]
+        after = self._stated(steps[number + 1]) if number + 1 < len(steps) else []
+        read = self._stated(step)
+        return [*(read[1:rows] or [None] * (rows - 1)), after[0] if after else label]
+
+    def _stated(self, step: PlannedStep) -> list[int]:
+        """Return the tokens that the source of the samples states for a step."""
+        index = self._position(step, "input")
+        key = None if index is None else step.inputs[index]
+        return [] if key is None else self._fixed[key].reshape(-1)[: step.keep].tolist()
+
     def _text(self, token: int | None) -> str | None:
         return None if token is None or token >= len(self.vocabulary) else self.vocabulary[token]
 
@@ -220,6 +237,9 @@ class _Sequences:
             inherited_snr_db=inherited,
             state_total_snr_db=state_total,
             state_introduced_snr_db=state_introduced,
+            scores=None
+            if diverged or scores is None
+            else token_scores(values[0], values[1], self._right_tokens(place, len(values[0]))),
             origin=_origin(diverged, (total, introduced, inherited), (state_total, state_introduced, state_inherited)),
             at_ends=_at_ends(method, device.outputs, written),
             debug_introduced_snr_db=None if debug is None else snr_db(_rows(debug, rows), values[2]),

@@ -1,15 +1,8 @@
 """ExecuTorch's static llama with the weights of a file in the format of llama2.c, such as those of stories260K."""
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import struct
-import sys
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,10 +12,8 @@ from torch import nn
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.models.llama import LlamaSizes, causal_mask
 from qnnsweep.tasks.models.sample import take
-from qnnsweep.tasks.models.torchvision_import import torchvision
+from qnnsweep.tasks.models.static_llama import HIDDEN, as_convolutions, static_llama_classes
 
-HIDDEN = -255.0
-"""The mask's value for a position that a token must not see, as ExecuTorch's runner has it."""
 BEGIN = 1
 """The token with which every text begins."""
 _HEADER = struct.Struct("<7i")
@@ -37,12 +28,8 @@ def static_llama(weights: str | None, tokenizer: str | None = None, tokens: int 
     """
     sizes, values = _read(weights)
     vocabulary = None if tokenizer is None else _vocabulary(tokenizer, sizes.vocabulary)
-    torchvision()  # ExecuTorch's examples import torchvision, which may need a repair first
-    with _torchtune_if_missing(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the packages that the examples import
-        from executorch.backends.qualcomm.utils.utils import convert_linear_to_conv2d
-        from executorch.examples.qualcomm.oss_scripts.llama.model.static_llama import LlamaModel, ModelArgs
-    arguments = ModelArgs(
+    llama, _, model_arguments, _ = static_llama_classes()
+    arguments = model_arguments(
         dim=sizes.width,
         n_layers=sizes.layers,
         n_heads=sizes.heads,
@@ -58,12 +45,9 @@ def static_llama(weights: str | None, tokenizer: str | None = None, tokens: int 
     for name, value in (settings | {"enable_r3": False}).items():
         setattr(arguments, name, value)
     only_new: dict[str, Any] = {"output_new_cache_only": True, "output_cache": True, "use_i64_token": False}
-    model: Any = LlamaModel(arguments, ar_len=tokens, **only_new)
+    model = llama(arguments, ar_len=tokens, **only_new)
     model.load_state_dict(_state(sizes, values), strict=True)
-    for layer in model.layers:
-        layer.attention.prepare_attention_conv()
-        layer.feed_forward.prepare_feedforward_conv()
-    module: Any = convert_linear_to_conv2d(model).eval().requires_grad_(False)
+    module = as_convolutions(model).eval().requires_grad_(False)
     module.weights_origin = "pretrained"
     module.vocabulary = vocabulary
     return module
@@ -170,43 +154,3 @@ def _vocabulary(path: str, size: int) -> list[str]:
         position += 8 + length
         texts.append(data[position - length : position].decode(errors="replace"))
     return texts
-
-
-class _StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """A stand-in for torchtune, which ExecuTorch's llama imports only to convert checkpoints."""
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> importlib.machinery.ModuleSpec | None:  # noqa: ARG002
-        if fullname.partition(".")[0] != "torchtune":
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        module = ModuleType(spec.name)
-        module.__path__ = []
-        module.__getattr__ = _made_up  # type: ignore[method-assign]
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        pass
-
-
-def _made_up(name: str) -> type:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    return type(name, (), {})
-
-
-@contextmanager
-def _torchtune_if_missing() -> Iterator[None]:
-    """Let torchtune be imported in this context, and forget the stand-in after it."""
-    if importlib.util.find_spec("torchtune") is not None:
-        yield
-        return
-    finder = _StandIn()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchtune"]:
-            del sys.modules[name]

@@ -5,11 +5,12 @@ contain neither a bias in the choice of the samples nor a difference between dev
 samples is not defined.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
 from statistics import NormalDist
 
 import numpy as np
+from numpy.typing import NDArray
 
 Interval = tuple[float, float]
 
@@ -38,6 +39,23 @@ def bootstrap_interval(values: Sequence[float]) -> Interval | None:
         chosen = random.integers(0, count, (min(rows, _RESAMPLES - start), count))
         averages[start : start + rows] = ordered[chosen].mean(axis=1)
     low, high = np.percentile(averages, [50 * (1 - _COVERED), 50 * (1 + _COVERED)])
+    return float(low), float(high)
+
+
+def resampled_interval(count: int, statistic: Callable[[NDArray[np.int64]], float]) -> Interval | None:
+    """Return the 95 % percentile interval of any statistic, by the bootstrap; None for fewer than two parts.
+
+    `count`: the number of parts that are drawn with replacement, 1000 times. `statistic`: returns the statistic of the
+    parts with these numbers. It is None too if the statistic of some parts is not finite. The source and the limits are
+    those of `bootstrap_interval`.
+    """
+    if count < 2:
+        return None
+    random = np.random.default_rng(0)
+    values = [statistic(random.integers(0, count, count)) for _ in range(_RESAMPLES // 2)]
+    if not np.isfinite(values).all():
+        return None
+    low, high = np.percentile(values, [50 * (1 - _COVERED), 50 * (1 + _COVERED)])
     return float(low), float(high)
 
 

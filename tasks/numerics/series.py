@@ -22,6 +22,8 @@ SERIES: Mapping[str, Series] = {
     "final_cosine": Series(unit="1", better=1),
     "top1_agreement": Series(unit="share", better=1),
     "accuracy": Series(unit="share", better=1),
+    "kl_divergence_nats": Series(unit="nats", better=-1),
+    "perplexity_ratio": Series(unit="1", better=-1),
     "observer_effect_snr_db": Series(unit="dB", better=1),
     "coverage": Series(unit="share", better=1, noise=0.01),
     "operators_introduced": Series(unit="operators", better=-1, noise=0.5),
@@ -53,7 +55,7 @@ COMPILED_SERIES = frozenset({"delegated_nodes", "non_delegated_nodes", "pte_byte
 """The series that the compiler determines. Like all values of a simulator, they are equal if their inputs are equal."""
 VALUE_SERIES = frozenset({
     *("passed", "final_snr_db", "device_snr_db", "final_cosine", "top1_agreement", "accuracy"),
-    *("observer_effect_snr_db", "operators_introduced"),
+    *("observer_effect_snr_db", "operators_introduced", "kl_divergence_nats", "perplexity_ratio"),
 })  # fmt: skip
 """The series that depend on the values which a cell computes. Operators and steps are reported only if one of these is
 worse."""

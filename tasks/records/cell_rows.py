@@ -84,6 +84,11 @@ class Finals:
     """Upper bound of `accuracy`, by the score interval (Wilson 1927)."""
     accuracy_eager: Share | None
     """Share of labelled samples that eager fp32 classifies correctly; null without labels."""
+    kl_divergence_nats: float | None = None
+    """Mean KL divergence of the probabilities of the next token from those of eager PyTorch, over all tokens; null if
+    no scores of tokens were compared. The table `scores` has its interval, and other statistics."""
+    perplexity_ratio: float | None = None
+    """Perplexity of the texts of the samples on the device, divided by that in eager PyTorch; null without texts."""
     centred_snr_db: Decibels | None = None
     """Lowest SNR about the mean of each channel of any final output of any sample: without the part of an output that
     is the same everywhere, which `final_snr_db` counts as signal."""
@@ -105,6 +110,10 @@ class Limits:
     """The least `final_snr_db` within the tolerance."""
     top1_agreement_limit: Share | None
     """The least `top1_agreement` within the tolerance; null for random weights, whose scores are nearly equal."""
+    kl_divergence_nats_limit: float | None = None
+    """The largest `kl_divergence_nats` within the tolerance."""
+    perplexity_ratio_limit: float | None = None
+    """The largest `perplexity_ratio` within the tolerance."""
     equal_elements_limit: Share | None = None
     """The least `equal_elements` within the tolerance; null for random weights."""
     operators_introduced_limit: int | None

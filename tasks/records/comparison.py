@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from qnnsweep.tasks.records.error_detail import ErrorDetail
 from qnnsweep.tasks.records.hints import Decibels, Share, Steps
 from qnnsweep.tasks.records.lowered import Operator
-from qnnsweep.tasks.records.steps import StepComparison
+from qnnsweep.tasks.records.steps import ScoreStatistic, StepComparison
 from qnnsweep.tasks.records.vocabulary import (
     Cause,
     Difference,
@@ -370,3 +370,4 @@ class Comparison:
     details: tuple[ErrorDetail, ...] = ()  # of the operators whose errors matter, the most important first
     bias_uses: tuple[BiasUse, ...] = ()  # of a quantized scheme's operators with a weight and a bias
     steps: tuple[StepComparison, ...] = ()  # of a model with states, sequence by sequence
+    scores: tuple[ScoreStatistic, ...] = ()  # of all tokens of a language model

@@ -14,7 +14,7 @@ from qnnsweep.tasks.records.comparison import (
 )
 from qnnsweep.tasks.records.error_detail import ErrorDetail
 from qnnsweep.tasks.records.hints import Decibels
-from qnnsweep.tasks.records.steps import StepComparison
+from qnnsweep.tasks.records.steps import ScoreStatistic, StepComparison
 from qnnsweep.tasks.records.vocabulary import EventKind, OperatorStatus, ProgramName, Reference, SampleRole, Verdict
 
 
@@ -183,6 +183,14 @@ class DetailRow:
 
     cell: CellIdentity
     detail: ErrorDetail
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreRow:
+    """One row per statistic of a language model's tokens: KL divergence, probabilities, perplexity, with intervals."""
+
+    cell: CellIdentity
+    score: ScoreStatistic
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,9 +1,50 @@
-"""The record of one step of a sequence: the token that it chose, and the error of its outputs divided by origin."""
+"""The records of the steps of sequences: tokens, their scores, and the error of the outputs divided by origin."""
 
 from dataclasses import dataclass
 
 from qnnsweep.tasks.records.hints import Decibels, Share
-from qnnsweep.tasks.records.vocabulary import StepOrigin
+from qnnsweep.tasks.records.vocabulary import StepOrigin, TokenStatistic
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenScores:
+    """The scores of the next token on the device, against those of eager PyTorch's own run of the sequence.
+
+    There is one item per token that the step read. A token whose scores are not finite has none. Null without a driver,
+    and after the first step whose token differs.
+    """
+
+    kl_divergence_nats: tuple[float, ...]
+    """Per token, the KL divergence of the device's probabilities of the next token from those of eager PyTorch."""
+    same_top1: tuple[bool, ...]
+    """Per token, whether the most probable next token is that of eager PyTorch."""
+    log_probability_nats: tuple[float, ...]
+    """Per token whose next token in the text is known, the logarithm of its probability on the device."""
+    log_probability_reference_nats: tuple[float, ...]
+    """`log_probability_nats` in eager PyTorch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoreStatistic:
+    """A statistic of all tokens of all sequences of a language model.
+
+    The bounds are those of a 95 % interval, by the bootstrap over the sequences; null with fewer than two sequences.
+    """
+
+    statistic: TokenStatistic
+    """`kl_divergence_…` is in nats and per token. `perplexity` is that of the text on the device, `…_reference` in
+    eager PyTorch, and `…_ratio` is the first divided by the second. `probability_difference_…` is the probability of
+    the right token on the device, less that in eager PyTorch. `same_top1` is a share of the tokens."""
+    value: float | None
+    """Null if it is not finite."""
+    low: float | None
+    """Lower bound of `value`."""
+    high: float | None
+    """Upper bound of `value`."""
+    tokens: int
+    """Number of tokens that count."""
+    sequences: int
+    """Number of sequences with such tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +104,7 @@ class StepComparison:
     same tokens, such as a prefill instead of decode steps; null if no other method did."""
     other_method_snr_db: Decibels | None = None
     """Lowest SNR of these columns against those of the other method; null if there are none, or if all are equal."""
+    scores: TokenScores | None = None
     debug_introduced_snr_db: Decibels | None = None
     """`introduced_snr_db` of the debug program on the same inputs; null for a step that was not captured. Where it is
     much higher, the error comes from what the compiler fuses in the shipping program, and no operator shows it."""

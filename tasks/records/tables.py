@@ -21,6 +21,7 @@ TABLES: dict[str, type[Any]] = {
     "operators": operator_rows.OperatorRow,
     "outputs": operator_rows.OutputRow,
     "steps": operator_rows.StepRow,
+    "scores": operator_rows.ScoreRow,
     "profile": operator_rows.ProfileRow,
     "modules": operator_rows.ModuleRow,
     "metrics": operator_rows.MetricRow,

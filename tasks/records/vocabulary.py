@@ -46,6 +46,23 @@ STEP_ORIGINS: dict[StepOrigin, str] = {
 }
 """Every origin of the error of a step."""
 
+TokenStatistic = Literal[
+    "kl_divergence_mean",
+    "kl_divergence_median",
+    "kl_divergence_p99",
+    "kl_divergence_max",
+    "same_top1",
+    "perplexity",
+    "perplexity_reference",
+    "perplexity_ratio",
+    "probability_difference_mean",
+    "probability_difference_median",
+    "probability_difference_rms",
+    "probability_difference_min",
+    "probability_difference_max",
+]
+"""The statistics of the tokens of a language model."""
+
 SampleRole = Literal["worst", "typical", "spread", "worst on the device"]
 SAMPLE_ROLES: dict[SampleRole, str] = {
     "worst": "Of all samples, its final outputs have the most noise at the rung designed, before a device runs. If the "

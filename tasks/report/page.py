@@ -76,6 +76,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     rows = tables["cells"]
     evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_TABLES}
     detailed = len(tables.get("operators", ())) <= data.DETAILED_OPERATORS
+    scores = _by_cell(tables.get("scores", ()))
     columns = {name: data.page_columns(name, detailed=detailed) for name in data.PAGE_TABLES}
     strings, of_cells = data.StringTable(), list[dict[str, Any]]()
     share = log_characters(sum(row["log"] in logs for row in rows))
@@ -92,7 +93,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
             number=len(cells),
             permalink="/".join(named(row, ["model", "scheme", *column_names])),
             ladders=ladders(rows_of["outputs"]),
-            steps=steps_of_page(rows_of["steps"]),
+            steps=steps_of_page(rows_of["steps"], scores.get(_key(row), ())),
             worst_output=worst_output(rows_of["outputs"]),
             worst_module=figures.module_of(row["worst_operator"], rows_of["operators"]),
             latency=figures.latency(rows_of["profile"]),

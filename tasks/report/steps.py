@@ -13,10 +13,25 @@ _CEILING = 80.0  # dB: whatever is better looks the same
 _SERIES = ("total_snr_db", "inherited_snr_db", "introduced_snr_db")
 
 
-def steps_of_page(rows: Sequence[Row]) -> dict[str, Any] | None:
+_STATISTICS = {
+    "kl_divergence_mean": "KL divergence, mean, nats",
+    "kl_divergence_median": "KL divergence, median, nats",
+    "kl_divergence_p99": "KL divergence, 99 %, nats",
+    "kl_divergence_max": "KL divergence, largest, nats",
+    "same_top1": "share of the same most probable token",
+    "perplexity": "perplexity of the texts on the device",
+    "perplexity_reference": "perplexity in eager PyTorch",
+    "perplexity_ratio": "perplexity, device / eager PyTorch",
+    "probability_difference_mean": "probability of the right token, device - eager, mean",
+    "probability_difference_rms": "probability of the right token, difference, RMS",
+}
+"""The statistics in the page, with their heads. The table `scores` has all."""
+
+
+def steps_of_page(rows: Sequence[Row], scores: Sequence[Row] = ()) -> dict[str, Any] | None:
     """Return the chart of the sequence with the lowest SNR, and the tokens of the first sequences; None without steps.
 
-    A sequence in which a token differs comes before the others.
+    A sequence in which a token differs comes before the others. `scores`: the cell's rows of the table `scores`.
     """
     by_sequence: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
@@ -35,6 +50,7 @@ def steps_of_page(rows: Sequence[Row]) -> dict[str, Any] | None:
         "left_out": max(0, len(tokens) - MOST_SEQUENCES),
         "differing": sum(sequence["first"] is not None for sequence in tokens),
         "sequences": len(sequences),
+        "scores": [(_STATISTICS[row["statistic"]], row) for row in scores if row["statistic"] in _STATISTICS],
     }
 
 

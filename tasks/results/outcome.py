@@ -151,6 +151,7 @@ def finals(comparison: Comparison, named: Mapping[str, str] = _NONE_NAMED, *, cl
         agreeing, right, right_eager = _by_sequence(comparison.steps)
     top1_agreement, top1_agreement_low, top1_agreement_high = share(agreeing)
     accuracy, accuracy_low, accuracy_high = share(right)
+    scores = {score.statistic: score.value for score in comparison.scores}
     return Finals(
         final_difference=final_difference,
         final_snr_db=final_snr_db,
@@ -168,6 +169,8 @@ def finals(comparison: Comparison, named: Mapping[str, str] = _NONE_NAMED, *, cl
         accuracy_low=accuracy_low,
         accuracy_high=accuracy_high,
         accuracy_eager=share(right_eager)[0],
+        kl_divergence_nats=scores.get("kl_divergence_mean"),
+        perplexity_ratio=scores.get("perplexity_ratio"),
         centred_snr_db=min((row.centred_snr_db for row in device if row.centred_snr_db is not None), default=None),
         row_snr_db=min((row.row_snr_db for row in device if row.row_snr_db is not None), default=None),
         row_top1_agreement=lowest_share(device, rows_of_top1),
@@ -217,6 +220,8 @@ def _limits(cell: CellResult) -> Limits:
         final_snr_db_limit=tolerance.final_snr_db.get(scheme),
         top1_agreement_limit=None if random_weights else tolerance.top1_agreement.get(scheme),
         equal_elements_limit=None if random_weights else tolerance.equal_elements.get(scheme),
+        kl_divergence_nats_limit=tolerance.kl_divergence_nats.get(scheme),
+        perplexity_ratio_limit=tolerance.perplexity_ratio.get(scheme),
         operators_introduced_limit=tolerance.introduced_operators,
     )
 
@@ -233,6 +238,12 @@ def _shortfalls(comparison: Comparison, final: Finals, allowed: Limits) -> Itera
     least = allowed.top1_agreement_limit
     if least is not None and final.top1_agreement is not None and final.top1_agreement < least:
         yield "top1_agreement", f"top-1 agreement {100 * final.top1_agreement:.1f} % is below {100 * least:g} %"
+    most_kl, most_ratio = allowed.kl_divergence_nats_limit, allowed.perplexity_ratio_limit
+    if most_kl is not None and final.kl_divergence_nats is not None and final.kl_divergence_nats > most_kl:
+        yield "kl_divergence_nats", f"the mean KL divergence {final.kl_divergence_nats:.3g} nats is above {most_kl:g}"
+    if most_ratio is not None and final.perplexity_ratio is not None and final.perplexity_ratio > most_ratio:
+        what = f"the perplexity is {final.perplexity_ratio:.3f} times that of eager PyTorch"
+        yield "perplexity_ratio", f"{what}, above {most_ratio:g}"
     rows = (*comparison.operators, *comparison.requantized)
     introducing = {row.operator.name: None for row in rows if row.verdict in OWN_ERROR}
     most = allowed.operators_introduced_limit

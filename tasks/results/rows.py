@@ -47,6 +47,7 @@ from qnnsweep.tasks.records.operator_rows import (
     OperatorRow,
     OutputRow,
     ProfileRow,
+    ScoreRow,
     StepRow,
 )
 from qnnsweep.tasks.records.tables import SUBJECT_COLUMNS, TABLES, Row
@@ -385,6 +386,7 @@ _ROWS: dict[str, Callable[[CellIdentity, CellResult], Iterable[Any]]] = {
 _ROWS_OF_COMPARISON: dict[str, Callable[[CellIdentity, Comparison], Iterable[Any]]] = {
     "outputs": lambda cell, comparison: (OutputRow(cell=cell, comparison=output) for output in comparison.outputs),
     "steps": lambda cell, comparison: (StepRow(cell=cell, comparison=step) for step in comparison.steps),
+    "scores": lambda cell, comparison: (ScoreRow(cell=cell, score=score) for score in comparison.scores),
     "profile": _profile,
     "modules": lambda cell, comparison: (ModuleRow(cell=cell, time=time) for time in module_times(comparison.profile)),
     "budget": lambda cell, comparison: (BudgetRow(cell=cell, share=share) for share in comparison.budget),

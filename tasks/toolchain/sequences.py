@@ -77,7 +77,8 @@ def driven_samples(
             specs = called[step.method][0]
             values = {spec.name: torch.from_numpy(array) for spec, array in zip(specs, inputs, strict=True)}
             name = f"{names[sequence]}, step {number}"
-            samples[step.method].append({"inputs": values, "name": name, "label": step.label})
+            origin = sequences[sequence].get("origin")
+            samples[step.method].append({"inputs": values, "name": name, "label": step.label, "origin": origin})
             positions[step.method].append(Place(sequence=sequence, step=number))
             tokens[sequence, number] = token
     driven = None

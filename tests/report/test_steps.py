@@ -76,3 +76,10 @@ def test_texts_take_the_place_of_tokens() -> None:
     assert steps is not None
     (sequence,) = steps["tokens"]
     assert ([word["token"] for word in sequence["device"]], sequence["eager"]) == (["Once"], ["Twice"])
+
+
+def test_the_statistics_of_the_scores_are_listed_with_their_heads() -> None:
+    score = {"statistic": "kl_divergence_mean", "value": 0.125, "low": 0.0625, "high": None, "tokens": 40}
+    steps = steps_of_page(STEPS, [score, score | {"statistic": "probability_difference_max"}])
+    assert steps is not None
+    assert steps["scores"] == [("KL divergence, mean, nats", score)]

@@ -150,6 +150,7 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "top1_agreement_high": pytest.approx(0.9055, abs=1e-4),
             "accuracy": 1.0,
             "accuracy_eager": 1.0,
+            "kl_divergence_nats": 0.125,
             "worst_sample": 1,
             "worst_sample_name": "b",
             "worst_final_output": "logits",
