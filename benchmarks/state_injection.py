@@ -4,7 +4,8 @@ Every fault is put into a real program or into the loop on the device, and every
 
 - `column`: a step writes a wrong column into the cache. Named if the step is `introduced` by its states, and every
   later step of the sequence is `inherited`.
-- `position`: a step gets the position of its neighbour. Named if this step has the lowest introduced SNR.
+- `position`, `mask`, `cache`: a step gets another position, another mask, or a cache without its newest or its oldest
+  column. Named if this step has the lowest introduced SNR, and its mistake is this one.
 - `weight`: a weight of `decode` alone is damaged. Named if no step of `prefill` is worse than before, some step of
   `decode` is, and the operator with the lowest introduced SNR has the weight.
 - `grid`: one method reads or writes a state on another grid. Named if the cell is refused, and the rows of the audit
@@ -43,8 +44,7 @@ from qnnsweep.tasks.records import Bundle, Comparison, LoweredProgram, Quantized
 HERE = Path(__file__).parents[1]
 sys.path += [str(HERE), str(HERE / "tests" / "toolchain"), str(HERE / "benchmarks")]
 
-_ANSWER = "        arrays = [tensor.contiguous().numpy() for tensor in answer]\n"
-_TENSORS = "        tensors = [torch.from_numpy(array) for array in inputs]\n"
+_RUN = "        arrays = run(program, step.method, inputs, arguments, elapsed_ms)\n"
 SEQUENCES, STEPS = 4, 3
 CLEAN_DB = 35.0
 """The least introduced SNR of a step without a fault, in fp16."""
@@ -118,7 +118,7 @@ def column(bench: Bench, chance: random.Random) -> Results:
     sequence, step, output = chance.randrange(SEQUENCES), chance.randrange(STEPS - 1), chance.choice((1, 2))
     size = chance.choice((0.1, 0.3, 1.0))
     fault = _at(sequence, step, f"arrays[{output}] = arrays[{output}] + {size}")
-    ran = bench.steps(bench.with_runner(_ANSWER, _ANSWER + fault), bench.lowered)
+    ran = bench.steps(bench.with_runner(_RUN, _RUN + fault), bench.lowered)
     steps = [row for row in ran if row.sample == sequence]
     named = steps[step].origin == "introduced" and (steps[step].state_introduced_snr_db or 0) < CLEAN_DB
     later = all(row.origin == "inherited" for row in steps[step + 1 :])
@@ -127,13 +127,42 @@ def column(bench: Bench, chance: random.Random) -> Results:
 
 
 def position(bench: Bench, chance: random.Random) -> Results:
-    sequence, step, by = chance.randrange(SEQUENCES), chance.randrange(STEPS), chance.choice((-1, 1))
-    by = 1 if step == 0 else by
-    shifted = f"inputs[2] + inputs[2].dtype.type({by})"
-    fault = _at(sequence, step, f"inputs = [*inputs[:2], {shifted}, *inputs[3:]]")
-    steps = bench.steps(bench.with_runner(_TENSORS, fault + _TENSORS), bench.lowered)
+    by = chance.choice((-1, 1))
+    return _altered(
+        bench, chance, "position_later" if by > 0 else "position_earlier", "2", f"value + value.dtype.type({by})"
+    )
+
+
+def mask(bench: Bench, chance: random.Random) -> Results:
+    mistake = chance.choice(("sees_no_cache", "sees_everything", "mask_moved"))
+    changed = {
+        "sees_no_cache": "numpy.where(numpy.arange(value.shape[-1]) < value.shape[-1] - 1, value.min(), value)",
+        "sees_everything": "value * 0 + value.max()",
+        "mask_moved": "numpy.roll(value, 1, -1)",
+    }
+    return _altered(bench, chance, mistake, "1", changed[mistake])
+
+
+def cache(bench: Bench, chance: random.Random) -> Results:
+    mistake = chance.choice(("oldest_missing", "cache_empty"))
+    earlier = "numpy.concatenate([value[..., 1:], value[..., :1] * 0], -1)"
+    changed = {"oldest_missing": earlier, "cache_empty": "value * 0"}[mistake]
+    other = changed.replace("value[..., 1:]", "value[:, :, 1:]").replace("value[..., :1]", "value[:, :, :1]")
+    return _altered(bench, chance, mistake, "3", changed, other.replace(", -1)", ", 2)"))
+
+
+def _altered(
+    bench: Bench, chance: random.Random, mistake: str, at: str, changed: str, next_one: str = "value"
+) -> Results:
+    """Change the input with the number `at` of one decode step on the device, and the one after it."""
+    sequence, step = chance.randrange(SEQUENCES), chance.randrange(1, STEPS)
+    number = int(at)
+    values = f"(lambda value: {changed})(inputs[{number}]), (lambda value: {next_one})(inputs[{number + 1}])"
+    statement = f"import numpy; inputs = [*inputs[:{number}], {values}, *inputs[{number + 2}:]]"
+    steps = bench.steps(bench.with_runner(_RUN, _at(sequence, step, statement) + _RUN), bench.lowered)
     worst = min(steps, key=_introduced)
-    return [(f"sequence {sequence}, step {step}, position {by:+}", (worst.sample, worst.step) == (sequence, step))]
+    fault = f"sequence {sequence}, step {step}, {mistake}; named {worst.mistake} of step {worst.step}"
+    return [(fault, (worst.sample, worst.step, worst.mistake) == (sequence, step, mistake))]
 
 
 def _introduced(row: StepComparison) -> float:
@@ -226,6 +255,8 @@ def _with_grid(bench: Bench, method: QuantizedMethod, name: str, factor: float, 
 KINDS: dict[str, Callable[[Bench, random.Random], Results]] = {
     "column": column,
     "position": position,
+    "mask": mask,
+    "cache": cache,
     "weight": weight,
     "grid": state_grid,
 }

@@ -5,7 +5,8 @@ device. Eager PyTorch computes each step again from these inputs. Runs in a work
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,17 @@ from safetensors.numpy import load
 
 from qnnsweep.tasks.comparison.diverged import Place, diverged
 from qnnsweep.tasks.comparison.same_tokens import Read, other_methods
+from qnnsweep.tasks.comparison.step_mistakes import (
+    EXAMINED,
+    SUSPECT_DB,
+    Ran,
+    Roles,
+    first_wrong_state,
+    lowest_snr_db,
+    mistake_of,
+    roles_of,
+    same_whatever_is_read,
+)
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.dequantize import quantize
 from qnnsweep.tasks.numerics.metrics import snr_db
@@ -63,10 +75,12 @@ def compare_steps(
         stepped |= {place: method.run(device[place].inputs) for place in method.sample}
         method.confirm_inputs([device[place].inputs for place in method.sample])
     others = other_methods(sequences.read_tokens(device), driven.plan.links)
+    mistakes = sequences.mistakes(device, eager, stepped)
     samples = [frozenset(method.sample[place] for place in after & method.sample.keys()) for method in methods]
     return samples, tuple(
         replace(
             sequences.compared(place, device[place], eager[place], stepped[place], place in after),
+            **mistakes.get(place, {}),
             other_method_differing=others[place].differing if place in others else None,
             other_method_snr_db=others[place].snr_db if place in others else None,
         )
@@ -180,6 +194,49 @@ class _Sequences:
 
     def _position(self, step: PlannedStep, side: str) -> int | None:
         return runner.token_position(self._plan, step.method, side)
+
+    def mistakes(
+        self, device: Mapping[Place, _Step], eager: Mapping[Place, _Step], stepped: Mapping[Place, Sequence[Array]]
+    ) -> dict[Place, dict[str, Any]]:
+        """Return, per step that is examined, its mistake and its first wrong state."""
+        roles = {
+            name: roles_of(self._plan, name, method.exported.inputs, method.exported.outputs)
+            for name, method in self._methods.items()
+        }
+        steps: dict[Place, tuple[Roles, Ran]] = {}
+        before: tuple[Place, int] | None = None
+        for place, step in device.items():
+            planned = self._planned(place)
+            of_method = roles[planned.method]
+            if of_method is not None:
+                last = before[1] if before is not None and before[0] == (place[0], place[1] - 1) else None
+                steps[place] = of_method, Ran(inputs=step.inputs, outputs=step.outputs, keep=planned.keep, before=last)
+                before = place, int(step.inputs[of_method.token].reshape(-1)[: planned.keep][-1])
+        lowest = {place: lowest_snr_db(*step, stepped[place]) for place, step in steps.items()}
+        wrong = [place for place in sorted(lowest, key=lambda place: lowest[place]) if lowest[place] < SUSPECT_DB]
+        found: dict[Place, dict[str, Any]] = {}
+        for place in wrong[:EXAMINED]:
+            method = self._methods[self._planned(place).method]
+            state = first_wrong_state(*steps[place], stepped[place])
+            found[place] = {
+                "mistake": mistake_of(*steps[place], method.run),
+                "first_wrong_state": None if state is None else method.exported.outputs[state].name,
+            }
+        for places in self._same_place(steps):
+            scores = steps[places[0]][0].scores
+            on_device, in_eager = ([run[place].outputs[scores] for place in places] for run in (device, eager))
+            read = [steps[place][1].inputs[steps[place][0].token].reshape(-1).tolist() for place in places]
+            if same_whatever_is_read(on_device, in_eager, read):
+                for place in places:
+                    found[place] = {"first_wrong_state": None, **found.get(place, {}), "mistake": "text_ignored"}
+        return found
+
+    def _same_place(self, steps: Iterable[Place]) -> Iterator[list[Place]]:
+        """Yield the steps of all sequences that have one number and one method, if there are several."""
+        groups: dict[tuple[str, int], list[Place]] = defaultdict(list)
+        for place in steps:
+            groups[self._planned(place).method, place[1]].append(place)
+        yield from (places for places in groups.values() if len(places) > 1)
 
     def _right_tokens(self, place: Place, rows: int) -> list[int | None]:
         """Return, per row of a step's scores, the token that follows in the text; None where no text says it."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from qnnsweep.tasks.records.hints import Decibels, Share
-from qnnsweep.tasks.records.vocabulary import StepOrigin, TokenStatistic
+from qnnsweep.tasks.records.vocabulary import StepMistake, StepOrigin, TokenStatistic
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +105,12 @@ class StepComparison:
     other_method_snr_db: Decibels | None = None
     """Lowest SNR of these columns against those of the other method; null if there are none, or if all are equal."""
     scores: TokenScores | None = None
+    mistake: StepMistake | None = None
+    """What the step computes with instead of its inputs; null if it is not wrong, if it is not one of the worst, or if
+    no known mistake has its result."""
+    first_wrong_state: str | None = None
+    """The output of the first layer whose new columns of a cache are wrong, introduced by the step; null like
+    `mistake`, or if all are right."""
     debug_introduced_snr_db: Decibels | None = None
     """`introduced_snr_db` of the debug program on the same inputs; null for a step that was not captured. Where it is
     much higher, the error comes from what the compiler fuses in the shipping program, and no operator shows it."""

@@ -46,6 +46,39 @@ STEP_ORIGINS: dict[StepOrigin, str] = {
 }
 """Every origin of the error of a step."""
 
+StepMistake = Literal[
+    "position_later",
+    "position_earlier",
+    "position_restarts",
+    "sees_everything",
+    "sees_later_tokens",
+    "sees_no_cache",
+    "mask_moved",
+    "oldest_missing",
+    "newest_missing",
+    "cache_empty",
+    "token_before",
+    "other_rotation",
+    "text_ignored",
+]
+STEP_MISTAKES: dict[StepMistake, str] = {
+    "position_later": "with positions that are too large by one",
+    "position_earlier": "with positions that are too small by one",
+    "position_restarts": "with positions that begin at 0",
+    "sees_everything": "without a mask",
+    "sees_later_tokens": "with a mask that shows later tokens",
+    "sees_no_cache": "with a mask that hides the cache",
+    "mask_moved": "with a mask that is moved by one place",
+    "oldest_missing": "with a cache that lacks its oldest column or is one place too early",
+    "newest_missing": "without the newest column of the cache, which is missing, hidden or one place too late",
+    "cache_empty": "with an empty cache",
+    "token_before": "with the token of the step before",
+    "other_rotation": "with another rotation of the keys (RoPE)",
+    "text_ignored": "without regard to the tokens that were read",
+}
+"""What a step computes with instead. Eager PyTorch has the device's result with such inputs, and not with the right
+ones; of the last two, the result itself shows it."""
+
 TokenStatistic = Literal[
     "kl_divergence_mean",
     "kl_divergence_median",

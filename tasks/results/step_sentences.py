@@ -1,8 +1,10 @@
 """The sentences about the steps of a model with states: the worst step, and the first token that differs."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 from qnnsweep.tasks.records import OutputComparison, StepComparison
+from qnnsweep.tasks.records.vocabulary import STEP_MISTAKES, StepMistake
 
 _FUSED_DB = 6.0  # the debug program has at most a quarter of the noise of the shipping program
 
@@ -18,6 +20,7 @@ def step_sentences(steps: Sequence[StepComparison], output: OutputComparison | N
     worst = next((step for step in steps if (step.method, step.method_sample) == place), None)
     if worst is not None and worst.origin != "none":
         yield f"The worst output is that of {_words(worst)}, {_from(worst)}.{_fused(worst)}"
+    yield from _mistakes(steps)
     chosen = [step for step in steps if step.token is not None]
     if not chosen:
         return
@@ -29,8 +32,32 @@ def step_sentences(steps: Sequence[StepComparison], output: OutputComparison | N
     if not first:
         yield f"All tokens of {_sequences(sequences)} are those of eager PyTorch."
         return
+    looping = [name for name in first if _loops(step.token for step in chosen if step.sample == name)]
+    if looping and not all(_loops(step.token_reference for step in chosen if step.sample == name) for name in looping):
+        yield f"{len(looping)} of {_sequences(sequences)} end in a repetition that eager PyTorch does not have."
     step, differing = first[min(first)], f"{len(first)} of {_sequences(sequences)}"
     yield f"{differing} have a token that differs, the first in {_words(step)}{_margin(step)}."
+
+
+def _mistakes(steps: Sequence[StepComparison]) -> Iterator[str]:
+    """Yield what the wrong steps compute with instead, and the first wrong state of the first of them."""
+    counts = Counter[StepMistake](step.mistake for step in steps if step.mistake is not None)
+    for mistake, count in counts.items():
+        first = next(step for step in steps if step.mistake == mistake)
+        more = f", as {count - 1} more" if count > 1 else ""
+        yield f"{_words(first)} computes {STEP_MISTAKES[mistake]}{more}.".capitalize()
+    wrong = next((step for step in steps if step.first_wrong_state is not None), None)
+    if wrong is not None and not counts:
+        yield f"The first wrong state is {wrong.first_wrong_state}, in {_words(wrong)}."
+
+
+def _loops(tokens: Iterable[int | None]) -> bool:
+    """Return whether the end of a text repeats at most four tokens at least three times, or one token six times."""
+    listed = list(tokens)
+    return any(
+        len(listed) >= size * times and listed[-size * times :] == listed[-size:] * times
+        for size, times in ((1, 6), (2, 3), (3, 3), (4, 3))
+    )
 
 
 def step_in_words(step: int, method: str | None, sample_name: str) -> str:

@@ -100,7 +100,7 @@ def write_checkpoint(folder: Path, family: str, *, with_tokeniser: bool = True, 
     with torch.no_grad():
         for name, value in model.named_parameters():
             if value.dim() > 1:
-                value.normal_(0, 1.0 if "embed" in name or "wte" in name else 0.4)
+                value.normal_(0, 1.0 if "embed" in name or "wte" in name else 0.2)
             else:
                 value.add_(0.2 * torch.randn_like(value))
     model.eval().save_pretrained(folder)
