@@ -93,7 +93,7 @@ def debug(
 
     model: a `torch.nn.Module`, also one that is defined in a notebook, or a `torch.export.ExportedProgram`. It is
         exported in evaluation mode here, and stays as it is. Or a word as for `model=` on the command line: the path of
-        a `.pt2` file, `timm:resnet18`, `hf:FOLDER`, `my_net.py:make`, the name of a configured model.
+        a `.pt2` file, `timm:resnet18`, `hf:FOLDER`, `llm:FOLDER`, `my_net.py:make`, the name of a configured model.
     samples: a tensor, a tuple of the arguments of `forward`, a dict of them, or a list, a Dataset or a DataLoader of
         these, with labels or without. If there are more than `count`, those between calibrate the scheme. For a model
         that is a word, also a place as for `samples=`; None means its own samples, or random numbers that say so.

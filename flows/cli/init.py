@@ -31,7 +31,7 @@ def model(
         str,
         typer.Argument(
             metavar="NAME_OR_PATH",
-            help="A model by name: timm:NAME, torchvision:NAME, hf:FOLDER, hf:CLASS, FILE.py:FUNCTION, "
+            help="A model by name: timm:NAME, torchvision:NAME, hf:FOLDER, hf:CLASS, llm:FOLDER, FILE.py:FUNCTION, "
             "package.module:function or FILE.pt2.",
         ),
     ],

@@ -161,6 +161,8 @@ REQUEST = (
     same("tolerance.final_snr_db", {"8a8w": 90.0, "fp16": 90.0}, NONE, "applied to the results of the comparison"),
     same("tolerance.top1_agreement", {"8a8w": 1.0, "fp16": 1.0}, NONE, "applied to the results of the comparison"),
     same("tolerance.equal_elements", {"8a8w": 0.5, "fp16": 0.5}, NONE, "applied to the results of the comparison"),
+    same("tolerance.kl_divergence_nats", {"8a8w": 0.1, "fp16": 0.1}, NONE, "applied to the results of the comparison"),
+    same("tolerance.perplexity_ratio", {"8a8w": 1.1, "fp16": 1.1}, NONE, "applied to the results of the comparison"),
     same("tolerance.headline", {"output": "row_snr_db"}, NONE, "applied to the results of the comparison"),
     same("tolerance.operators.snr_db", 50.0, COMPARE, "determines the verdicts of operators"),
     *(

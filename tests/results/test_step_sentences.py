@@ -53,3 +53,20 @@ def test_the_step_is_that_of_the_reported_output() -> None:
 def test_a_recurrent_model_has_no_sentence_about_tokens_and_one_step_has_none_at_all() -> None:
     assert len(list(step_sentences([replace(FIRST, token=None), replace(SECOND, token=None)], OUTPUT))) == 1
     assert list(step_sentences([FIRST], OUTPUT)) == []
+
+
+def test_what_a_wrong_step_computes_with_is_stated_once_per_mistake() -> None:
+    wrong = [replace(SECOND, step=number, mistake="position_later", first_wrong_state="k_0") for number in (1, 2, 3)]
+    assert next(iter(step_sentences([FIRST, *wrong], None))) == (
+        'Step 1 (decode) of "a" computes with positions that are too large by one, as 2 more.'
+    )
+    unknown = replace(SECOND, first_wrong_state="v_1")
+    assert 'The first wrong state is v_1, in step 1 (decode) of "a".' in step_sentences([FIRST, unknown], None)
+
+
+def test_a_repetition_that_eager_pytorch_does_not_have_is_stated() -> None:
+    steps = [replace(SECOND, step=number, token=7 + number % 2, token_reference=number) for number in range(10)]
+    sentence = "1 of 1 sequence end in a repetition that eager PyTorch does not have."
+    assert sentence in list(step_sentences(steps, None))
+    both = [replace(step, token_reference=1 + step.step % 2) for step in steps]
+    assert sentence not in list(step_sentences(both, None))
