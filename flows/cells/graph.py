@@ -25,6 +25,7 @@ from qnnsweep.conf.names import (
 )
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.conf.schema import MeasureConfig, Request, Reuse, SocConfig
+from qnnsweep.conf.schemes import Precision
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.flows.forecasts.costs import StageWork, stages_of, work_label
 from qnnsweep.tasks.bundle import bundle_task
@@ -123,7 +124,8 @@ class Graph:
         if not backend_of(request.backend.kind).logs_parts:
             return None
         most = request.measure.debug_programs
-        divisions = next_divisions(cell.lowered, cell.capture, most, self._resources.store)
+        is_float = request.scheme.precision is not Precision.quantized
+        divisions = next_divisions(cell.lowered, cell.capture, most, self._resources.store, is_float=is_float)
         return None if divisions is None else self.divided(request, before, divisions)
 
     def divided(

@@ -22,25 +22,33 @@ from qnnsweep.tasks.storage.store import Store
 _OWN_SHARE = 0.01
 """The share of the error's energy above which the debug program's own error makes its log another program's."""
 
+_FLOAT_SERVES_DB = 35.0
+"""A float program serves if its final outputs have at least this SNR against those of the shipping program: each
+program rounds in other places, and to divide it into several changes that again."""
+
 Tensors = Mapping[str, NDArray[Any]]
 
 
 def next_divisions(
-    lowered: LoweredProgram, capture: Capture, most: int, store: Store
+    lowered: LoweredProgram, capture: Capture, most: int, store: Store, *, is_float: bool = False
 ) -> tuple[Division | None, ...] | None:
     """Return how the debug programs of each method are to be divided; None if no method's programs are to be.
 
-    `most`: the most debug programs of a method.
+    `most`: the most debug programs of a method. `is_float`: whether the scheme has no grids.
     """
     pairs = zip(lowered.methods, capture.methods, strict=True)
-    divisions = tuple(_next_division(method, captured, most, store) for method, captured in pairs)
+    serves_db = _FLOAT_SERVES_DB if is_float else None
+    divisions = tuple(_next_division(*pair, most, store, serves_db) for pair in pairs)
     return divisions if any(division is not None for division in divisions) else None
 
 
-def _next_division(method: LoweredMethod, capture: CapturedMethod, most: int, store: Store) -> Division | None:
+def _next_division(
+    method: LoweredMethod, capture: CapturedMethod, most: int, store: Store, serves_db: float | None
+) -> Division | None:
+    """`serves_db`: the least SNR of a program that serves; None if only the share of the error's energy counts."""
     if most < 2 or not method.debug_programs:
         return None
-    failing = dict(_failing(method, capture, store))
+    failing = dict(_failing(method, capture, store, serves_db))
     present = [debug.span or Span(first=0, end=len(method.operators)) for debug in method.debug_programs]
     room = most - len(present)
     spans, unlogged = list[Span](), [*method.unlogged]
@@ -71,23 +79,27 @@ def _middle(method: LoweredMethod, span: Span) -> int | None:
     return inside[len(inside) // 2] if len(inside) > 1 else None
 
 
-def _failing(method: LoweredMethod, capture: CapturedMethod, store: Store) -> Iterator[tuple[int, str]]:
+def _failing(
+    method: LoweredMethod, capture: CapturedMethod, store: Store, serves_db: float | None
+) -> Iterator[tuple[int, str]]:
     """Yield the number of each debug program that does not serve, from 0, and the reason."""
     shipping = device_outputs(method, capture.outputs, store)
     eager = load(store.read(method.exported.outputs_eager))
     for number, debug in enumerate(method.debug_programs):
         part = None if debug.span is None else number + 1
         logs = [device_outputs(method, files.outputs, store) for files in capture.debug if files.part == part]
-        reason = debug.unavailable or capture.failures.get(part) or _difference(logs, shipping, eager)
+        reason = debug.unavailable or capture.failures.get(part) or _difference(logs, shipping, eager, serves_db)
         if reason is not None:
             yield number, reason
 
 
-def _difference(logs: Sequence[Tensors], shipping: Tensors, eager: Tensors) -> str | None:
+def _difference(logs: Sequence[Tensors], shipping: Tensors, eager: Tensors, serves_db: float | None) -> str | None:
     """Return how the final outputs of a debug program differ from the shipping program's; None if they hardly do."""
     worst = 0.0
     for key, output in ((key, output) for outputs in logs for key, output in outputs.items()):
         own, error = error_energy(output, shipping[key]), error_energy(shipping[key], eager[key])
         if own > _OWN_SHARE * error:
             worst = max(worst, sample_noise([(output, shipping[key])]))
-    return f"a program that logs it has other final outputs ({decibels(worst):.1f} dB)" if worst else None
+    if not worst or (serves_db is not None and decibels(worst) >= serves_db):
+        return None
+    return f"a program that logs it has other final outputs ({decibels(worst):.1f} dB)"

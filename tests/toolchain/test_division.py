@@ -6,7 +6,10 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pytest
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
 
 from qnnsweep.conf.load import load
 from qnnsweep.conf.models import InputConfig
@@ -103,6 +106,24 @@ def test_the_halves_serve_if_their_final_outputs_are_those_of_the_shipping_progr
     assert {*statuses.values()} <= {"compared", "masked", "exact", "constant", "tuple", "unused"}
     observer = [share.share for share in comparison.budget if share.cause == "observer"]
     assert observer == [0.0] * len(observer)
+
+
+@pytest.mark.parametrize(("share", "float_serves"), [(0.01, True), (0.1, False)])
+def test_a_float_program_that_only_rounds_in_other_places_is_not_divided(
+    share: float, float_serves: bool, cell: Cell, resources: Resources
+) -> None:
+    store, method = resources.store, cell.capture.methods[0]
+    outputs = load_arrays(store.read(method.outputs))
+    for files in method.debug:
+        for name, value in load_arrays(store.read(files.outputs)).items():
+            outputs[name] = value * np.float32(1 + share)
+    blob = store.put_bytes(save_arrays(outputs))
+    capture = with_method(cell.capture, outputs=blob)
+    quantized = cell.lowered.methods[0].quantized
+    exported = replace(quantized.exported, outputs_eager=blob)
+    right = with_method(cell.lowered, quantized=replace(quantized, exported=exported))
+    assert next_divisions(right, capture, 8, store) is not None
+    assert (next_divisions(right, capture, 8, store, is_float=True) is None) == float_serves
 
 
 def test_with_one_debug_program_per_method_nothing_is_divided(cell: Cell, resources: Resources) -> None:
