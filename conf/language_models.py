@@ -129,6 +129,9 @@ def completed(model: ModelConfig, places: Mapping[Split, str | None]) -> ModelCo
         problem = f"larger than the sliding window of this checkpoint, {decoder.sliding_window}"
     if problem is not None:
         raise RequestError(problem, key="model.arguments.context", value=str(context))
+    if places["evaluation"] is None:
+        evaluation, calibration = (_stated(model, split) for split in COUNTS)
+        places = {"evaluation": evaluation, "calibration": places["calibration"] or calibration or evaluation}
     shared = places["evaluation"] is not None and places["evaluation"] == places["calibration"]
     return replace(
         model,
@@ -178,6 +181,12 @@ def _states(decoder: Decoder) -> list[StateConfig]:
         for group, letter, axis in ((1, "k", 3), (2, "v", 2))
         for layer in range(decoder.layers)
     ]
+
+
+def _stated(model: ModelConfig, split: Split) -> str | None:
+    """Return the file with texts that the configuration of a model names."""
+    data = model.evaluation if split == "evaluation" else model.calibration
+    return data.arguments.get("texts") if data is not None and data.source == SOURCE else None
 
 
 def _data(model: ModelConfig, split: Split, place: str | None, *, shared: bool) -> DataConfig:

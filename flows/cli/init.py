@@ -24,6 +24,8 @@ EXITS = "Exit codes: 0 written · 2 nothing was written, and one line says why."
 
 app = typer.Typer(help=_HELP, no_args_is_help=True)
 
+_OF_THE_SAMPLE = "its inputs are those of its first sample"
+
 
 def model(
     words: Words,
@@ -56,14 +58,15 @@ def model(
         config = _of_name(plan, name_or_path)
         config = replace(config, name=name or config.name)
         file = _file(config.name, words.config_dirs)
-        inputs = _inputs(plan)
+        inputs = () if config.methods else _inputs(plan)
     text = _yaml(config, inputs, name_or_path)
     write_atomically(file, text.encode(), partial=file.parent)
     selected = ["--config-dir", str(words.config_dirs[0])] if words.config_dirs else []
     selected += [f"model={file.stem if words.config_dirs else file.name}", "scheme=8a8w", "soc=SM8650"]
     command = f"qnnsweep run {shlex.join(selected)}"
+    unknown = "the inputs of its methods follow from its arguments" if config.methods else _OF_THE_SAMPLE
     described = ", ".join(f"{spec.name} {spec.dtype} {'×'.join(map(str, spec.shape))}" for spec in inputs)
-    lines = [f"{file}: {described or 'its inputs are those of its first sample'}", f"Next: {command}"]
+    lines = [f"{file}: {described or unknown}", f"Next: {command}"]
     contents = {"file": str(file), "model": config.name, "inputs": _inputs_yaml(inputs), "next": command}
     return Output(contents=contents, parts=lines)
 
@@ -119,7 +122,7 @@ def _yaml(config: "ModelConfig", inputs: Sequence["TensorSpec"], word: str) -> s
         "classifier": config.classifier,
     }
     heads = [f"# Written by `qnnsweep init model {word}`. docs/models.md describes the keys."]
-    if not inputs:
+    if not inputs and not config.methods:
         heads.append("# The inputs are those of the first sample, because forward does not take them by position.")
     body = yaml.safe_dump(contents, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
     return "\n".join([*heads, body])
@@ -132,6 +135,6 @@ def _inputs_yaml(inputs: Sequence["TensorSpec"]) -> list[dict[str, Any]]:
 def _data_yaml(data: "DataConfig | None") -> dict[str, Any] | None:
     if data is None:
         return None
-    place = data.arguments.get("samples")
-    arguments = {"arguments": {"samples": place}} if place else {}
+    places = {key: data.arguments[key] for key in ("samples", "texts") if data.arguments.get(key)}
+    arguments = {"arguments": places} if places else {}
     return {"source": data.source, **arguments, "count": data.count}

@@ -106,6 +106,17 @@ def test_one_file_of_texts_is_divided_and_two_are_not(tmp_path: Path) -> None:
     assert model.evaluation.arguments["counts"] is None
 
 
+def test_a_file_of_configuration_can_name_the_texts(tmp_path: Path) -> None:
+    words = [f"model=llm:{folder(tmp_path)}", "+model.evaluation.arguments.texts=a.txt"]
+    model = request(*words).model
+    assert model.evaluation is not None
+    assert model.calibration is not None
+    assert model.evaluation.arguments["texts"] == model.calibration.arguments["texts"] == "a.txt"
+    model = request(*words, "+model.calibration.arguments.texts=b.txt").model
+    assert model.calibration is not None
+    assert (model.calibration.arguments["texts"], model.calibration.arguments["counts"]) == ("b.txt", None)
+
+
 @pytest.mark.parametrize(
     ("words", "changes", "problem"),
     [

@@ -14,6 +14,7 @@ import yaml
 from qnnsweep.conf.load import load
 from qnnsweep.conf.models import InputConfig
 from tests.flows.sweep_outputs import passed_result_of, read_table
+from tests.models.checkpoints import write_checkpoint
 from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
@@ -124,6 +125,25 @@ def test_a_file_is_written_to_the_folder_of_configuration(user: Program) -> None
     ]
     (cell,) = load(["model=net"], config_dirs=[user.folder / "conf"]).cells
     assert cell.request.model.inputs == [InputConfig(name="input", shape=[1, 6], dtype="float32")]
+
+
+def test_the_file_of_a_language_model_means_what_its_name_means(user: Program) -> None:
+    write_checkpoint(user.folder / "tiny", "llama")
+    (user.folder / "texts.txt").write_text("Snow falls on the road.\nThe pump stops.\n")
+    words = ("llm:tiny", "samples=texts.txt", "model.arguments.context=64", "--name", "written")
+    ran = user.run("init", "model", *words)
+    assert ran.stdout.splitlines() == [
+        "written.yaml: the inputs of its methods follow from its arguments",
+        "Next: qnnsweep run model=written.yaml scheme=8a8w soc=SM8650",
+    ]
+    by_name, of_file = (
+        load([f"model={word}", *others]).cells[0].request.model
+        for word, *others in (
+            (f"llm:{user.folder}/tiny", f"samples={user.folder}/texts.txt", "model.arguments.context=64"),
+            (f"{user.folder}/written.yaml",),
+        )
+    )
+    assert replace(of_file, name="tiny") == by_name
 
 
 @pytest.mark.parametrize(
