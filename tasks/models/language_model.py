@@ -1,13 +1,14 @@
 """A decoder of a checkpoint's folder, as Hugging Face writes it, in the form of ExecuTorch's static llama."""
 
 import importlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from qnnsweep.conf.errors import printable
@@ -49,6 +50,7 @@ _CODEGEN = {
     r"mlp\.fc_(in|out)\.": r"feed_forward.fc_\1.",
     r"lm_head\.": "output.",
 }
+_PREFIXES = ("model.", "lm_head.", "transformer.", "language_model.")
 _NO_WEIGHTS = re.compile(r"rotary_emb\.inv_freq$|attn\.(causal_mask|bias|masked_bias)$")
 """The names of tensors that a checkpoint can have and that are no weights."""
 _ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_approx", "gelu_new": "gelu_approx"}
@@ -93,17 +95,26 @@ def tokeniser(checkpoint: str) -> Any | None:
     names = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
     if not any((Path(checkpoint) / name).is_file() for name in names):
         return None
-    transformers = import_transformers(checkpoint)
-    return transformers.AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
+    return _read(checkpoint, "AutoTokenizer", "tokeniser")
 
 
 def _config(checkpoint: str) -> Any:
     """Return the configuration of a folder, or the part of it about text."""
-    transformers = import_transformers(checkpoint)
-    config = transformers.AutoConfig.from_pretrained(checkpoint, local_files_only=True)
+    config = _read(checkpoint, "AutoConfig", "config.json")
     text = config.get_text_config(decoder=True)
     text.architectures = config.architectures
     return text
+
+
+def _read(checkpoint: str, kind: str, what: str) -> Any:
+    """Return what a class of transformers reads from a folder. Raises RequestError if it cannot."""
+    transformers = import_transformers(checkpoint)
+    try:
+        return getattr(transformers, kind).from_pretrained(checkpoint, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        problem = f"its {what} cannot be read: {printable(line)}"
+        raise RequestError(problem, key="model", value=printable(f"llm:{checkpoint}")) from error
 
 
 def _empty(config: Any, family: Family, context: int, *, has_bias: bool) -> Any:
@@ -158,16 +169,31 @@ def _empty(config: Any, family: Family, context: int, *, has_bias: bool) -> Any:
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the name and the value of every tensor of a folder's files, mapped into memory. Each value is float."""
-    files = sorted(folder.glob("*.safetensors"))
+    """Yield the name and the value of every weight of a folder's files, which are mapped into memory."""
+    word = printable(f"llm:{folder}")
+    files = _files(folder)
     if not files:
         problem = "no weights in safetensors; model.save_pretrained(folder) of transformers writes them"
-        raise RequestError(problem, key="model", value=printable(f"llm:{folder}"))
+        raise RequestError(problem, key="model", value=word)
     for file in files:
-        with safe_open(file, "pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - no mapping
-                if not _NO_WEIGHTS.search(name):
-                    yield name, tensors.get_tensor(name)
+        try:
+            with safe_open(file, "pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - no mapping
+                    if not _NO_WEIGHTS.search(name):
+                        yield name, tensors.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise RequestError(f"{file.name} cannot be read: {printable(error)}", key="model", value=word) from error
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files with the weights: those of the index, or model.safetensors, or all.
+
+    A folder can have the same weights a second time, in the form of another library.
+    """
+    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        return [folder / name for name in sorted({*json.loads(index.read_text())["weight_map"].values()})]
+    return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
 
 
 def _converted(tensors: Iterator[tuple[str, torch.Tensor]], config: Any, family: Family) -> Weights:
@@ -176,6 +202,8 @@ def _converted(tensors: Iterator[tuple[str, torch.Tensor]], config: Any, family:
     names = _CODEGEN if family.name == "codegen" else names
     weights: Weights = {}
     for name, whole in tensors:
+        if not name.startswith(_PREFIXES):
+            raise RequestError(f"{printable(name)} is no weight's name in transformers", key="model", value=family.name)
         for part, value in _parts(name.replace("language_model.", ""), whole, config, family):
             for pattern, new in names.items():
                 part = re.sub(rf"(?:^|(?<=\.)){pattern}", new, part)

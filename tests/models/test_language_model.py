@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from qnnsweep.conf.language_models import FACTORY
 from qnnsweep.tasks.errors import RequestError
@@ -121,6 +122,36 @@ def test_a_folder_without_weights_says_how_they_are_written(tmp_path: Path) -> N
     write_checkpoint(tmp_path, "llama")
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(RequestError, match=r"no weights in safetensors; model\.save_pretrained"):
+        language_model(checkpoint=str(tmp_path))
+
+
+def test_weights_in_the_form_of_another_library_are_left_out_beside_those_of_transformers(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    right = language_model(checkpoint=str(tmp_path)).state_dict()
+    (tmp_path / "consolidated.safetensors").write_bytes(save({"layers.0.attention.wq.weight": torch.zeros(32, 32)}))
+    found = language_model(checkpoint=str(tmp_path)).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in right.items())
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(RequestError, match=r"layers\.0\.attention\.wq\.weight is no weight's name in transformers"):
+        language_model(checkpoint=str(tmp_path))
+
+
+def test_weights_in_several_files_are_those_of_the_index(tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "whole", "llama")
+    model.save_pretrained(tmp_path / "parts", max_shard_size="20KB")
+    assert len([*(tmp_path / "parts").glob("*.safetensors")]) > 1
+    one, other = (language_model(checkpoint=str(tmp_path / name)).state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(one[name], value) for name, value in other.items())
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("model.safetensors", r"model\.safetensors cannot be read"), ("tokenizer.json", "its tokeniser cannot be read")],
+)
+def test_a_damaged_file_is_one_line(name: str, problem: str, tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, "llama")
+    (tmp_path / name).write_bytes(b"nothing")
+    with pytest.raises(RequestError, match=problem):
         language_model(checkpoint=str(tmp_path))
 
 

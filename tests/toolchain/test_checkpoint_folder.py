@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.slow]
+DATA = Path(__file__).parents[1] / "data" / "llm"
 WORDS = ("context=48", "ar_len=16", "new_tokens=4")
 
 
@@ -53,36 +54,81 @@ def test_states_have_one_grid_where_they_are_written_and_read(cell: CellResult) 
     assert len(grids) == (6 if cell.request.scheme.name != "fp16" else 0)
 
 
-def test_the_statistics_are_those_of_an_independent_calculation(cell: CellResult, resources: Resources) -> None:
+@pytest.fixture(scope="module")
+def stories(resources: Resources) -> CellResult:
+    files = {"weights": "stories260K.bin", "tokenizer": "tok512.bin"}
+    overrides = [f"model.arguments.{name}={DATA / file}" for name, file in files.items()]
+    words = ["model=stories_260k", *overrides, "scheme=16a8w", "soc=SM8650", "measure.dump_operators=false"]
+    ask = load(words).cells[0].request
+    lowered = lowered_of(ask, resources)
+    return measured(ask, lowered, bundle(lowered, ask.measure, store=resources.store), resources)
+
+
+def test_the_statistics_of_a_folder_are_those_of_an_independent_calculation(
+    cell: CellResult, resources: Resources
+) -> None:
+    assert scores_of(cell) == pytest.approx(independent(cell, resources), abs=1e-6, rel=1e-6)
+
+
+def test_the_statistics_of_stories_are_those_of_an_independent_calculation(
+    stories: CellResult, resources: Resources
+) -> None:
+    assert scores_of(stories) == pytest.approx(independent(stories, resources), abs=1e-6, rel=1e-6)
+
+
+def scores_of(cell: CellResult) -> dict[str, float]:
+    return {row["statistic"]: row["value"] for row in tables(cell)["scores"]}
+
+
+def independent(cell: CellResult, resources: Resources) -> dict[str, float]:
+    """Calculate the statistics from the stored outputs, in extended precision."""
     assert cell.exported is not None
     assert cell.capture is not None
-    store = resources.store
-    divergences: list[float] = []
-    losses: dict[str, list[float]] = {"device": [], "eager": []}
-    steps = {(row["method"], row["method_sample"]): row for row in tables(cell)["steps"]}
-    for method, captured in zip(cell.exported.methods, cell.capture.methods, strict=True):
-        runs = {"device": arrays_of(store.read(captured.outputs)), "eager": arrays_of(store.read(method.outputs_eager))}
-        inputs = arrays_of(store.read(method.evaluation))
-        for sample in range(len(method.sample_names)):
-            row = steps[method.method, sample]
-            if row["kl_divergence_nats"] is None:  # after a token that differs
-                continue
-            rows = len(row["kl_divergence_nats"])
-            logs = {name: log_softmax(run[f"{sample}/0"][0, :rows]) for name, run in runs.items()}
-            p, q = np.exp(logs["eager"]), logs["device"]
-            found = [float(value) for value in (p * (logs["eager"] - q)).sum(-1)]
-            assert row["kl_divergence_nats"] == pytest.approx(found, abs=1e-6)
-            divergences += found
-            if method.method == "prefill":
-                tokens = inputs[f"{sample}/tokens"][0, :rows].astype(int)
-                for name in losses:
-                    losses[name] += [-float(logs[name][place, token]) for place, token in enumerate(tokens[1:])]
-    scores = {row["statistic"]: row["value"] for row in tables(cell)["scores"]}
-    assert scores["kl_divergence_mean"] == pytest.approx(np.mean(divergences), abs=1e-6)
-    assert scores["kl_divergence_p99"] == pytest.approx(np.percentile(divergences, 99), abs=1e-6)
-    # Between two prefills, the next token of the text is known too, so that there are a few more.
-    for name, statistic in (("device", "perplexity"), ("eager", "perplexity_reference")):
-        assert math.log(scores[statistic]) == pytest.approx(np.mean(losses[name]), rel=0.2)
+    read = resources.store.read
+    arrays: dict[Any, tuple[Any, Any, Any]] = {
+        method.method: tuple(
+            arrays_of(read(one)) for one in (captured.outputs, method.outputs_eager, method.evaluation)
+        )
+        for method, captured in zip(cell.exported.methods, cell.capture.methods, strict=True)
+    }
+    steps = tables(cell)["steps"]
+    divergences: list[Any] = []
+    same: list[bool] = []
+    right: list[tuple[Any, Any]] = []
+    for number, row in enumerate(steps):
+        if row["origin"] == "diverged":
+            continue
+        device, eager, inputs = arrays[row["method"]]
+        sample, rows = row["method_sample"], len(row["kl_divergence_nats"])
+        q, p = (
+            log_softmax(run[f"{sample}/0"].reshape(-1, run[f"{sample}/0"].shape[-1])[:rows]) for run in (device, eager)
+        )
+        divergences += [*(np.exp(p) * (p - q)).sum(-1)]
+        same += [*(q.argmax(-1) == p.argmax(-1))]
+        if row["method"] == "prefill":
+            following = [int(token) for token in inputs[f"{sample}/tokens"][0, 1:rows]]
+            after = steps[number + 1] if number + 1 < len(steps) else row
+            if after["sample"] == row["sample"] and after["method"] == "prefill" and after is not row:
+                following.append(int(arrays["prefill"][2][f"{after['method_sample']}/tokens"][0, 0]))
+            right += [(q[place, token], p[place, token]) for place, token in enumerate(following)]
+    logs, logs_eager = np.array(right).T
+    difference = np.exp(logs) - np.exp(logs_eager)
+    values = {
+        "kl_divergence_mean": np.mean(divergences),
+        "kl_divergence_median": np.median(divergences),
+        "kl_divergence_p99": np.percentile(np.array(divergences, np.float64), 99),
+        "kl_divergence_max": np.max(divergences),
+        "same_top1": np.mean(same),
+        "perplexity": np.exp(-logs.mean()),
+        "perplexity_reference": np.exp(-logs_eager.mean()),
+        "perplexity_ratio": np.exp(-logs.mean()) / np.exp(-logs_eager.mean()),
+        "probability_difference_mean": difference.mean(),
+        "probability_difference_median": np.median(difference),
+        "probability_difference_rms": np.sqrt((difference**2).mean()),
+        "probability_difference_min": difference.min(),
+        "probability_difference_max": difference.max(),
+    }
+    return {name: float(value) for name, value in values.items()}
 
 
 def log_softmax(scores: Any) -> Any:
