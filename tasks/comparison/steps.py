@@ -217,10 +217,10 @@ class _Sequences:
         found: dict[Place, dict[str, Any]] = {}
         for place in wrong[:EXAMINED]:
             method = self._methods[self._planned(place).method]
-            state = first_wrong_state(*steps[place], stepped[place])
+            written = first_wrong_state(*steps[place], stepped[place])
             found[place] = {
                 "mistake": mistake_of(*steps[place], method.run),
-                "first_wrong_state": None if state is None else method.exported.outputs[state].name,
+                "first_wrong_state": None if written is None else self._state_name(method.name, written),
             }
         for places in self._same_place(steps):
             scores = steps[places[0]][0].scores
@@ -230,6 +230,11 @@ class _Sequences:
                 for place in places:
                     found[place] = {"first_wrong_state": None, **found.get(place, {}), "mistake": "text_ignored"}
         return found
+
+    def _state_name(self, method: str, output: int) -> str:
+        """Return the name of the input that gets an output, such as `k_3`."""
+        link = next(link for link in self._plan.links if (link.method, link.output) == (method, output))
+        return self._methods[link.to_method].exported.inputs[link.input].name
 
     def _same_place(self, steps: Iterable[Place]) -> Iterator[list[Place]]:
         """Yield the steps of all sequences that have one number and one method, if there are several."""

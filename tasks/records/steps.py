@@ -109,8 +109,8 @@ class StepComparison:
     """What the step computes with instead of its inputs; null if it is not wrong, if it is not one of the worst, or if
     no known mistake has its result."""
     first_wrong_state: str | None = None
-    """The output of the first layer whose new columns of a cache are wrong, introduced by the step; null like
-    `mistake`, or if all are right."""
+    """The cache, as an input of the program, whose new columns of this step are wrong, of the first layer that has one;
+    null like `mistake`, or if all are right."""
     debug_introduced_snr_db: Decibels | None = None
     """`introduced_snr_db` of the debug program on the same inputs; null for a step that was not captured. Where it is
     much higher, the error comes from what the compiler fuses in the shipping program, and no operator shows it."""

@@ -20,7 +20,7 @@ def step_sentences(steps: Sequence[StepComparison], output: OutputComparison | N
     worst = next((step for step in steps if (step.method, step.method_sample) == place), None)
     if worst is not None and worst.origin != "none":
         yield f"The worst output is that of {_words(worst)}, {_from(worst)}.{_fused(worst)}"
-    yield from _mistakes(steps)
+    yield from _mistakes(steps, worst)
     chosen = [step for step in steps if step.token is not None]
     if not chosen:
         return
@@ -39,16 +39,17 @@ def step_sentences(steps: Sequence[StepComparison], output: OutputComparison | N
     yield f"{differing} have a token that differs, the first in {_words(step)}{_margin(step)}."
 
 
-def _mistakes(steps: Sequence[StepComparison]) -> Iterator[str]:
-    """Yield what the wrong steps compute with instead, and the first wrong state of the first of them."""
+def _mistakes(steps: Sequence[StepComparison], worst: StepComparison | None) -> Iterator[str]:
+    """Yield what the wrong steps compute with instead, or else the first wrong cache: the worst step's, if any."""
     counts = Counter[StepMistake](step.mistake for step in steps if step.mistake is not None)
     for mistake, count in counts.items():
         first = next(step for step in steps if step.mistake == mistake)
         more = f", as {count - 1} more" if count > 1 else ""
         yield f"{_words(first)} computes {STEP_MISTAKES[mistake]}{more}.".capitalize()
-    wrong = next((step for step in steps if step.first_wrong_state is not None), None)
+    listed = [*steps] if worst is None else [worst, *steps]
+    wrong = next((step for step in listed if step.first_wrong_state is not None), None)
     if wrong is not None and not counts:
-        yield f"The first wrong state is {wrong.first_wrong_state}, in {_words(wrong)}."
+        yield f"The first wrong cache is {wrong.first_wrong_state}, in {_words(wrong)}."
 
 
 def _loops(tokens: Iterable[int | None]) -> bool:

@@ -61,7 +61,7 @@ def test_what_a_wrong_step_computes_with_is_stated_once_per_mistake() -> None:
         'Step 1 (decode) of "a" computes with positions that are too large by one, as 2 more.'
     )
     unknown = replace(SECOND, first_wrong_state="v_1")
-    assert 'The first wrong state is v_1, in step 1 (decode) of "a".' in step_sentences([FIRST, unknown], None)
+    assert 'The first wrong cache is v_1, in step 1 (decode) of "a".' in step_sentences([FIRST, unknown], None)
 
 
 def test_a_repetition_that_eager_pytorch_does_not_have_is_stated() -> None:
