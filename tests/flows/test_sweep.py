@@ -188,7 +188,7 @@ def test_the_same_command_again_does_no_toolchain_work_and_gives_equal_tables(
         )
         assert after == before
         # No metrics are asked for, nothing is repaired, and the model has no states.
-        assert before or name in {"metrics", "repair", "certificate", "steps", "atlas"}
+        assert before or name in {"metrics", "repair", "certificate", "steps", "scores", "atlas"}
 
 
 def test_every_stage_that_ran_has_a_row_of_its_work(
