@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from qnnsweep.tasks.models.torchvision_import import torchvision
+from qnnsweep.tasks.records.keys import METHOD
 
 HIDDEN = -255.0
 """The mask's value for a position that a token must not see, as ExecuTorch's runner has it."""
@@ -43,11 +44,11 @@ def as_convolutions(model: Any) -> Any:
 
 def _call_by_class(module: nn.Module) -> None:
     """Make an attribute `forward` of a module a method of its class, because it would be in the modules' paths."""
-    forward: Any = module.__dict__.pop("forward", None)
+    forward: Any = module.__dict__.pop(METHOD, None)
     module.__dict__.pop("forward_no_conv", None)
     if forward is not None:
         kind = type(module)
-        module.__class__ = type(kind.__name__, (kind,), {"forward": forward.__func__, "__module__": kind.__module__})
+        module.__class__ = type(kind.__name__, (kind,), {METHOD: forward.__func__, "__module__": kind.__module__})
 
 
 class _StandIn(importlib.abc.MetaPathFinder, importlib.abc.Loader):
