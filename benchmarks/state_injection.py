@@ -129,7 +129,7 @@ def column(bench: Bench, chance: random.Random) -> Results:
 def position(bench: Bench, chance: random.Random) -> Results:
     by = chance.choice((-1, 1))
     return _altered(
-        bench, chance, "position_later" if by > 0 else "position_earlier", "2", f"value + value.dtype.type({by})"
+        bench, chance, "position_later" if by > 0 else "position_earlier", 2, f"value + value.dtype.type({by})"
     )
 
 
@@ -140,7 +140,7 @@ def mask(bench: Bench, chance: random.Random) -> Results:
         "sees_everything": "value * 0 + value.max()",
         "mask_moved": "numpy.roll(value, 1, -1)",
     }
-    return _altered(bench, chance, mistake, "1", changed[mistake])
+    return _altered(bench, chance, mistake, 1, changed[mistake])
 
 
 def cache(bench: Bench, chance: random.Random) -> Results:
@@ -148,15 +148,14 @@ def cache(bench: Bench, chance: random.Random) -> Results:
     earlier = "numpy.concatenate([value[..., 1:], value[..., :1] * 0], -1)"
     changed = {"oldest_missing": earlier, "cache_empty": "value * 0"}[mistake]
     other = changed.replace("value[..., 1:]", "value[:, :, 1:]").replace("value[..., :1]", "value[:, :, :1]")
-    return _altered(bench, chance, mistake, "3", changed, other.replace(", -1)", ", 2)"))
+    return _altered(bench, chance, mistake, 3, changed, other.replace(", -1)", ", 2)"))
 
 
 def _altered(
-    bench: Bench, chance: random.Random, mistake: str, at: str, changed: str, next_one: str = "value"
+    bench: Bench, chance: random.Random, mistake: str, number: int, changed: str, next_one: str = "value"
 ) -> Results:
-    """Change the input with the number `at` of one decode step on the device, and the one after it."""
+    """Change the input with the number `number` of one decode step on the device, and the one after it."""
     sequence, step = chance.randrange(SEQUENCES), chance.randrange(1, STEPS)
-    number = int(at)
     values = f"(lambda value: {changed})(inputs[{number}]), (lambda value: {next_one})(inputs[{number + 1}])"
     statement = f"import numpy; inputs = [*inputs[:{number}], {values}, *inputs[{number + 2}:]]"
     steps = bench.steps(bench.with_runner(_RUN, _at(sequence, step, statement) + _RUN), bench.lowered)

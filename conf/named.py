@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -68,6 +68,8 @@ class NamedModel:
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     classifier: bool = False
     source: str = SOURCE
+    counts: Mapping[Split, int] = field(default_factory=lambda: COUNTS)
+    """The most samples per split."""
     folder: Path | None = None
     """The folder of the user's code, whose modules can be imported."""
 
@@ -85,14 +87,13 @@ class NamedModel:
     @property
     def yaml(self) -> str:
         """The contents of the option's file. The inputs are left to the first sample."""
-        counts = language_models.COUNTS if self.factory == language_models.FACTORY else COUNTS
         contents: dict[str, Any] = {
             "name": self.name,
             "factory": self.factory,
             "arguments": self.arguments,
             "inputs": [],
-            "calibration": {"source": self.source, "count": counts["calibration"]},
-            "evaluation": {"source": self.source, "count": counts["evaluation"]},
+            "calibration": {"source": self.source, "count": self.counts["calibration"]},
+            "evaluation": {"source": self.source, "count": self.counts["evaluation"]},
             "classifier": self.classifier,
         }
         return yaml.safe_dump(contents, sort_keys=False, allow_unicode=True)
@@ -182,6 +183,7 @@ def _of_language_model(place: str, word: str) -> NamedModel:
         factory=language_models.FACTORY,
         arguments={"checkpoint": str(folder), **language_models.ARGUMENTS},
         source=language_models.SOURCE,
+        counts=language_models.COUNTS,
     )
 
 

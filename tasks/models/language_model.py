@@ -13,7 +13,7 @@ from torch import nn
 
 from qnnsweep.conf.errors import printable
 from qnnsweep.conf.language_models import ARGUMENTS, FAMILIES, Family
-from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError, raise_shortage
 from qnnsweep.tasks.models.hugging_face import import_transformers
 from qnnsweep.tasks.models.static_llama import as_convolutions, static_llama_classes
 
@@ -112,6 +112,7 @@ def _read(checkpoint: str, kind: str, what: str) -> Any:
     try:
         return getattr(transformers, kind).from_pretrained(checkpoint, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
+        raise_shortage(error)
         line = next(iter(str(error).strip().splitlines()), type(error).__name__)
         problem = f"its {what} cannot be read: {printable(line)}"
         raise RequestError(problem, key="model", value=printable(f"llm:{checkpoint}")) from error
@@ -182,6 +183,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
                     if not _NO_WEIGHTS.search(name):
                         yield name, tensors.get_tensor(name)
         except (OSError, SafetensorError) as error:
+            raise_shortage(error)
             raise RequestError(f"{file.name} cannot be read: {printable(error)}", key="model", value=word) from error
 
 

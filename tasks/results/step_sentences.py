@@ -32,9 +32,9 @@ def step_sentences(steps: Sequence[StepComparison], output: OutputComparison | N
     if not first:
         yield f"All tokens of {_sequences(sequences)} are those of eager PyTorch."
         return
-    looping = [name for name in first if _loops(step.token for step in chosen if step.sample == name)]
-    if looping and not all(_loops(step.token_reference for step in chosen if step.sample == name) for name in looping):
-        yield f"{len(looping)} of {_sequences(sequences)} end in a repetition that eager PyTorch does not have."
+    looping = sum(map(_loops_on_the_device_only, ([step for step in chosen if step.sample == name] for name in first)))
+    if looping:
+        yield f"{looping} of {_sequences(sequences)} end in a repetition that eager PyTorch does not have."
     step, differing = first[min(first)], f"{len(first)} of {_sequences(sequences)}"
     yield f"{differing} have a token that differs, the first in {_words(step)}{_margin(step)}."
 
@@ -45,11 +45,15 @@ def _mistakes(steps: Sequence[StepComparison], worst: StepComparison | None) -> 
     for mistake, count in counts.items():
         first = next(step for step in steps if step.mistake == mistake)
         more = f", as {count - 1} more" if count > 1 else ""
-        yield f"{_words(first)} computes {STEP_MISTAKES[mistake]}{more}.".capitalize()
+        yield f"{_at_start(_words(first))} computes {STEP_MISTAKES[mistake]}{more}."
     listed = [*steps] if worst is None else [worst, *steps]
     wrong = next((step for step in listed if step.first_wrong_state is not None), None)
     if wrong is not None and not counts:
         yield f"The first wrong cache is {wrong.first_wrong_state}, in {_words(wrong)}."
+
+
+def _loops_on_the_device_only(steps: Sequence[StepComparison]) -> bool:
+    return _loops(step.token for step in steps) and not _loops(step.token_reference for step in steps)
 
 
 def _loops(tokens: Iterable[int | None]) -> bool:
@@ -59,6 +63,11 @@ def _loops(tokens: Iterable[int | None]) -> bool:
         len(listed) >= size * times and listed[-size * times :] == listed[-size:] * times
         for size, times in ((1, 6), (2, 3), (3, 3), (4, 3))
     )
+
+
+def _at_start(words: str) -> str:
+    """Return words with a capital letter at their start; names in them stay as they are."""
+    return words[:1].upper() + words[1:]
 
 
 def step_in_words(step: int, method: str | None, sample_name: str) -> str:

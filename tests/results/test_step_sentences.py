@@ -70,3 +70,11 @@ def test_a_repetition_that_eager_pytorch_does_not_have_is_stated() -> None:
     assert sentence in list(step_sentences(steps, None))
     both = [replace(step, token_reference=1 + step.step % 2) for step in steps]
     assert sentence not in list(step_sentences(both, None))
+    fine = [replace(step, sample=1, token=step.step, token_reference=1 + step.step % 2) for step in steps]
+    assert sentence.replace("1 of 1 sequence", "1 of 2 sequences") in list(step_sentences([*steps, *fine], None))
+
+
+def test_names_in_the_sentence_of_a_mistake_stay_as_they_are() -> None:
+    wrong = replace(SECOND, sample_name="A Man", mistake="other_rotation")
+    sentence = 'Step 1 (decode) of "A Man" computes with another rotation of the keys (RoPE).'
+    assert sentence in list(step_sentences([FIRST, wrong], None))

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 from qnnsweep.conf.load import load
-from qnnsweep.flows.cells.graph import lowering_options
-from qnnsweep.tasks.bundle import bundle
-from qnnsweep.tasks.lower import lower
-from qnnsweep.tasks.measure import measure
-from qnnsweep.tasks.toolchain.tensors import read_tensors
-from tests.toolchain.small_models import quantized_model
+from tests.toolchain.small_models import device_snr_db, quantized_model
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -24,13 +18,7 @@ pytestmark = pytest.mark.toolchain
 def snr_db(sliced: bool, scheme: str, resources: Resources) -> float:
     ask = load([f"scheme={scheme}", "soc=SM8650", "measure.dump_operators=false"]).cells[0].request
     quantized = quantized_model(ask, resources, "depth_models", 1, name="depth", arguments={"sliced": sliced})
-    lowered = lower(quantized, ask.soc, lowering_options(ask), store=resources.store, workers=resources.workers)
-    farm: Any = {"store": resources.store, "farm": resources.farm}
-    capture = measure(bundle(lowered, ask.measure, store=resources.store), ask.devices, ask.soc, **farm)
-    (method,), (captured,) = lowered.methods, capture.methods
-    (eager,) = read_tensors(resources.store, method.exported.outputs_eager).values()
-    (device,) = read_tensors(resources.store, captured.outputs).values()
-    return float(20 * torch.log10(eager.norm() / (device - eager).norm()))
+    return device_snr_db(ask, quantized, resources)
 
 
 @pytest.mark.parametrize("scheme", ["8a8w", "fp16"])

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 from qnnsweep.conf.load import load
-from qnnsweep.conf.models import DataConfig, ModelConfig
-from qnnsweep.flows.cells.graph import lowering_options
-from qnnsweep.tasks.bundle import bundle
-from qnnsweep.tasks.export import export
-from qnnsweep.tasks.lower import lower
-from qnnsweep.tasks.measure import measure
-from qnnsweep.tasks.quantize import quantize
-from qnnsweep.tasks.toolchain.tensors import read_tensors
+from tests.toolchain.small_models import device_snr_db, quantized_model
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -25,19 +17,9 @@ pytestmark = pytest.mark.toolchain
 
 def snr_db(tokens: int, scheme: str, resources: Resources) -> float:
     ask = load([f"scheme={scheme}", "soc=SM8650", "measure.dump_operators=false"]).cells[0].request
-    data = DataConfig(source="heads_models:samples", arguments={"tokens": tokens}, count=1)
-    model = ModelConfig(
-        name="heads", factory="heads_models:build", arguments={"tokens": tokens}, calibration=data, evaluation=data
-    )
-    tools: Any = {"store": resources.store, "workers": resources.workers}
-    quantized = quantize(export(model, "", **tools), ask.scheme, ask.backend.kind, **tools)
-    lowered = lower(quantized, ask.soc, lowering_options(ask), **tools)
-    farm: Any = {"store": resources.store, "farm": resources.farm}
-    capture = measure(bundle(lowered, ask.measure, store=resources.store), ask.devices, ask.soc, **farm)
-    (method,), (captured,) = lowered.methods, capture.methods
-    (eager,) = read_tensors(resources.store, method.exported.outputs_eager).values()
-    (device,) = read_tensors(resources.store, captured.outputs).values()
-    return float(20 * torch.log10(eager.norm() / (device - eager).norm()))
+    arguments = {"tokens": tokens}
+    quantized = quantized_model(ask, resources, "heads_models", 1, samples=arguments, name="heads", arguments=arguments)
+    return device_snr_db(ask, quantized, resources)
 
 
 @pytest.mark.parametrize(
