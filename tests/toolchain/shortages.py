@@ -182,6 +182,24 @@ def file_of_a_model() -> object:
         return list(source_digest._paths("weights.pt"))
 
 
+def weights_of_a_folder() -> object:
+    from qnnsweep.tasks.models import language_model
+
+    with (
+        mock.patch.object(language_model, "_files", return_value=[Path("model.safetensors")]),
+        mock.patch.object(language_model, "safe_open", _without_descriptors),
+    ):
+        return list(language_model._tensors(Path()))
+
+
+def configuration_of_a_folder() -> object:
+    from qnnsweep.tasks.models import language_model
+    from qnnsweep.tasks.models.hugging_face import import_transformers
+
+    with mock.patch.object(import_transformers("a folder").AutoConfig, "from_pretrained", _without_descriptors):
+        return language_model._config("a folder")
+
+
 def commit_of_executorch() -> object:
     from qnnsweep.tasks.toolchain.backends.qnn.sdk import commit_of
 

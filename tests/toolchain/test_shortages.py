@@ -46,6 +46,8 @@ OTHERS = {
     shortages.array_of_numpy: "MemoryError: Unable to allocate 1.00 PiB",
     shortages.thread: "RuntimeError: can't start new thread",
     shortages.file_of_a_model: "OSError: [Errno 24] Too many open files",
+    shortages.weights_of_a_folder: "OSError: [Errno 24] Too many open files",
+    shortages.configuration_of_a_folder: "OSError: [Errno 24] Too many open files",
     shortages.commit_of_executorch: "OSError: [Errno 24] Too many open files",
 }
 TEXTS = dict.fromkeys(ALLOCATIONS, "RuntimeError: [enforce fail at alloc_cpu.cpp") | OTHERS
