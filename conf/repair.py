@@ -8,6 +8,7 @@ from annotated_types import Interval
 from qnnsweep.conf.constraints import Count, Decibels, Natural, Share
 
 Ratio = Annotated[float, Interval(ge=0.01)]
+Bits = Annotated[float, Interval(ge=2, le=32)]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,6 +29,15 @@ class TargetConfig:
     """The share of labelled samples that the device classifies correctly."""
     introduced_operators: Natural | None = None
     """The largest number of operators that may introduce error."""
+    size_kib: Count | None = None
+    """The largest size of the shipping program, in KiB."""
+    effective_bits: Bits | None = None
+    """The largest mean number of bits of an element of the weights."""
+
+    @property
+    def is_of_size(self) -> bool:
+        """Whether the search is for the best accuracy under a size: then it does not stop where the size is reached."""
+        return self == TargetConfig(size_kib=self.size_kib, effective_bits=self.effective_bits, quantile=self.quantile)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,10 +1,12 @@
 """The stage cure: LoweredProgram + Comparison + scheme -> Cures, the changes of the scheme that were tried."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from qnnsweep.conf.impossible import excluded_scheme
+from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.errors import RequestError, ToolchainError
@@ -28,20 +30,22 @@ def cure(
     kind: str,
     soc: SocConfig | None,
     count: int,
+    target: TargetConfig,
     *,
     store: Store,
     workers: WorkerPool,
 ) -> Cures:
     """Try changes of the scheme on all samples of the cell, without a device, until one helps.
 
-    `count`: how many changes are tried at most. A model with several methods or with states, and a float scheme, have
-    none. A change that the quantizer, the host or the compiler refuses is a trial with the reason.
+    `count`: how many changes are tried at most. `target`: its limits of the size count. A model with several methods or
+    with states, and a float scheme, have none. A change that the quantizer, the host or the compiler refuses is a trial
+    with the reason.
     """
     if lowered.model.driven is not None or lowered.methods[0].exported.method is not None:
         return Cures(trials=())
     possible = [
         candidate
-        for candidate in candidates(comparison, lowered, scheme)
+        for candidate in candidates(comparison, lowered, scheme, target)
         if excluded_scheme(kind, soc, candidate.scheme) is None
     ]
     promise = Promise(comparison, lowered)
@@ -51,11 +55,12 @@ def cure(
     trials: list[Trial] = []
     for candidate in possible[:count]:
         pool = silent if trials else workers
-        given = lowered.methods[0], scheme, candidate.scheme, kind, soc, most_noise, store
+        limit = math.inf if candidate.is_needed else most_noise
+        given = lowered.methods[0], scheme, candidate.scheme, kind, soc, limit, store
         trial = _trial(candidate, partial(pool.call, "cure", entrypoints.try_scheme, *given, subject=subject))
         trials.append(trial)
         promised = promise.of(candidate, trial)
-        if promised is not None and promised.predicted_db >= OF_USE_DB:
+        if promised is not None and (promised.predicted_db >= OF_USE_DB or candidate.is_needed):
             break
     return Cures(trials=tuple(trials))
 
@@ -82,11 +87,18 @@ def _trial(candidate: Candidate, call: Callable[[], CallResult[tuple[list[float]
 
 
 def _key_inputs(
-    lowered: LoweredProgram, comparison: Comparison, scheme: SchemeConfig, kind: str, soc: SocConfig | None, count: int
+    lowered: LoweredProgram,
+    comparison: Comparison,
+    scheme: SchemeConfig,
+    kind: str,
+    soc: SocConfig | None,
+    count: int,
+    target: TargetConfig,
 ) -> object:
     """Return what the result depends on. The name of the scheme has no effect, and a float scheme has no changes."""
-    changes = (replace(scheme, name=""), kind, soc, count) if scheme.precision is Precision.quantized else ()
+    limits = target.size_kib, target.effective_bits
+    changes = (replace(scheme, name=""), kind, soc, count, limits) if scheme.precision is Precision.quantized else ()
     return lowered, comparison, changes
 
 
-cure_task = stage(cure, version=8, key_inputs=_key_inputs)
+cure_task = stage(cure, version=9, key_inputs=_key_inputs)

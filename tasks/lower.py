@@ -150,4 +150,4 @@ def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: Lower
     return quantized, soc, replace(options, scheme=scheme)
 
 
-lower_task = stage(lower, version=22, key_inputs=_key_inputs)
+lower_task = stage(lower, version=23, key_inputs=_key_inputs)

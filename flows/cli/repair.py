@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qnnsweep.flows.cells.graph import ProgressCallback
     from qnnsweep.flows.repair import RepairResult
     from qnnsweep.tasks.records.repair_rows import CertificateRow
-    from qnnsweep.tasks.results.repair_search import Step
+    from qnnsweep.tasks.results.repair_search import Search, Step
 
 EXITS = """
 Exit codes: 0 the target is reached, on unseen samples too · 1 it is not, the best scheme is written ·
@@ -86,16 +86,17 @@ def _shown(result: "RepairResult") -> list[RenderableType]:
         f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
         f"scheme {files.scheme_file}\nrecipe {files.recipe_file}\npage {files.page}\nreport {facts.report}"
     )
-    return [_steps_table(search.steps), _certificate_table(result.certificate), lines]
+    return [_steps_table(search), _certificate_table(result.certificate), lines]
 
 
-def _steps_table(steps: Sequence["Step"]) -> Table:
+def _steps_table(search: "Search") -> Table:
     from qnnsweep.tasks.report.format import kib, plain_table
     from qnnsweep.tasks.results.repair import lowest_snr_db
 
-    right = ("step", "predicted dB", "measured dB", "lowest SNR dB", "pte KiB")
-    table = plain_table("step", "change", "predicted dB", "measured dB", "lowest SNR dB", "pte KiB", "", right=right)
-    for step in steps:
+    with_bits = search.target.effective_bits is not None
+    numbers = ("predicted dB", "measured dB", "lowest SNR dB", "pte KiB", *(["bits per weight"] if with_bits else []))
+    table = plain_table("step", "change", *numbers, "", right=("step", *numbers))
+    for step in search.steps:
         candidate, measured = step.candidate, [side for side in step.measurements if side is not None]
         lowest = lowest_snr_db(measured) if measured else None
         table.add_row(
@@ -105,6 +106,11 @@ def _steps_table(steps: Sequence["Step"]) -> Table:
             _db(step.measured_db).removesuffix(" dB") if candidate else "",
             "–" if lowest is None else f"{lowest:.1f}",
             kib(max(side.size_bytes for side in measured)) if measured else "–",
+            *(
+                [f"{max(side.effective_bits or 0.0 for side in measured):.2f}" if measured else "–"]
+                if with_bits
+                else []
+            ),
             Text("" if candidate is None else "✓ accepted" if step.accepted else f"✗ {step.why}"),
         )
     return table

@@ -219,6 +219,15 @@ class Design:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Weight:
+    """A constant with two or more axes that convolutions, linear layers, matrix products or embeddings read."""
+
+    readers: tuple[int, ...]  # the indices of the operators that read it
+    elements: int
+    element_bits: float | None  # with the scales of blocks; None for a float weight
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LoweredMethod:
     """A method of a compiled cell: its debug and profile programs, and the facts about it.
 
@@ -257,6 +266,17 @@ class LoweredMethod:
     references: tuple[OtherReference, ...] = ()  # the requested references
     requantized: tuple[RequantizedTensor, ...] = ()  # of the debug programs
     unlogged: tuple[Unlogged, ...] = ()  # see `Division`
+    weights: tuple[Weight, ...] = ()
+
+    @property
+    def weight_bits(self) -> float:
+        """The number of bits of all weights. A float weight has 16 bits per element in a delegate, 32 on the CPU."""
+
+        def element_bits(weight: Weight) -> float:
+            is_delegated = any(self.operators[reader].subgraph is not None for reader in weight.readers)
+            return weight.element_bits or (16 if is_delegated else 32)
+
+        return sum(weight.elements * element_bits(weight) for weight in self.weights)
 
     @property
     def debug_facts(self) -> ProgramFacts | None:

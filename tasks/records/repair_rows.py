@@ -32,6 +32,8 @@ class RepairRow:
     """Lowest SNR of any final output of this SoC's program over the search's samples; null as `mean_snr_db`."""
     size_bytes: Bytes | None
     """Size of the shipping program; null if there is none."""
+    effective_bits: float | None
+    """Mean number of bits of an element of the weights, with the scales of blocks; null if there is no program."""
     ddr_bytes: Bytes | None
     """Bytes that the program moves from and to DRAM, by the compiler's count; null if it printed no counts."""
     cycles: float | None

@@ -180,12 +180,21 @@ def _8_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | 
 
 
 def _16_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
-    finer, use = _finer(operator, scheme, 16), operator.bias_use
-    if finer is None:
-        return None
+    finer = _finer(operator, scheme, 16)
+    return None if finer is None else {"quant_dtype": finer, **_room_for_bias(operator)}
+
+
+def _room_for_bias(operator: OperatorFacts) -> Settings:
     # Finer grids leave less room for the bias, so that the step of the weight must not be as fine as it could be.
-    floor = {} if use is None else {"least_weight_scale": _rounded(use.least_scale_16)}
-    return {"quant_dtype": finer, **floor}
+    use = operator.bias_use
+    return {} if use is None else {"least_weight_scale": _rounded(use.least_scale_16)}
+
+
+def weight_settings(operator: OperatorFacts, scheme: SchemeConfig, dtype: str) -> Settings:
+    """Return the settings with which an operator's weight has the bits of `dtype`. Its activations keep their bits."""
+    finest, now = ("a16w" in text for text in (dtype, _dtype(operator, scheme)))
+    floor = _room_for_bias(operator) if finest else {"least_weight_scale": None} if now else {}
+    return {"quant_dtype": None if dtype == scheme.quant_dtype else dtype, "block_size": None, **floor}
 
 
 def _is_per_channel(operator: OperatorFacts, scheme: SchemeConfig) -> bool:

@@ -7,6 +7,7 @@ from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
+from qnnsweep.tasks.repair.allocation import BYTES_PER_KIB, effective_bits
 from qnnsweep.tasks.repair.prediction import LOWEST, Statistic, noise_on_device
 from qnnsweep.tasks.results.outcome import CellResult, judge
 
@@ -20,6 +21,8 @@ class Measurement:
     """Per sample, the noise-to-signal ratio of the worst final output."""
     introduced_operators: int
     size_bytes: int
+    effective_bits: float | None
+    """The mean number of bits of an element of the weights; None for a program without weights."""
     ddr_bytes: int | None
     spill_bytes: int | None
     cycles: float | None
@@ -58,6 +61,7 @@ def measurement(cell: CellResult) -> Measurement | None:
         noise=tuple(noise_on_device(comparison)),
         introduced_operators=len({row.operator.index for row in rows if row.verdict in OWN_ERROR}),
         size_bytes=lowered.program.size,
+        effective_bits=effective_bits(lowered),
         ddr_bytes=_total(lowered, "read_total_bytes", "write_total_bytes"),
         spill_bytes=_total(lowered, "spill_bytes"),
         cycles=_cycles(comparison),
@@ -100,8 +104,17 @@ def lowest_snr_db(measurements: Sequence[Measurement]) -> float | None:
     return min(finite) if finite and not unequal else None
 
 
+def oversize(measured: Measurement, target: TargetConfig) -> float:
+    """Return by what the size of a program must be divided to be that of the target; at most 1 for a small one."""
+    return max(
+        0.0 if target.size_kib is None else measured.size_bytes / (target.size_kib * BYTES_PER_KIB),
+        0.0 if target.effective_bits is None else (measured.effective_bits or 0.0) / target.effective_bits,
+    )
+
+
 def shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
     """Yield a text per limit of the target that is not met."""
+    yield from size_shortfalls(measured, target)
     final = measured.finals
     if target.final_snr_db is not None and final.final_difference != "none":
         if final.final_snr_db is None:
@@ -127,6 +140,15 @@ def shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
     most = target.introduced_operators
     if most is not None and measured.introduced_operators > most:
         yield f"{measured.introduced_operators} operators introduce error, the target is {most}"
+
+
+def size_shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
+    """Yield a text per limit of the target's size that is not met."""
+    if target.size_kib is not None and measured.size_bytes > target.size_kib * BYTES_PER_KIB:
+        yield f"the program has {measured.size_bytes / BYTES_PER_KIB:,.0f} KiB, the target is {target.size_kib:,}"
+    bits = measured.effective_bits
+    if target.effective_bits is not None and bits is not None and bits > target.effective_bits:
+        yield f"a weight has {bits:.2f} bits in the mean, the target is {target.effective_bits:g}"
 
 
 def excesses(measured: Measurement, before: Measurement, budget: BudgetConfig) -> Iterator[str]:

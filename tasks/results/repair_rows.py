@@ -56,6 +56,7 @@ def repair_rows(run_id: str, steps: Sequence[Step]) -> Iterator[RepairRow]:
                 mean_snr_db=final.mean_snr_db if final else None,
                 final_snr_db=final.final_snr_db if final else None,
                 size_bytes=measured.size_bytes if measured else None,
+                effective_bits=measured.effective_bits if measured else None,
                 ddr_bytes=measured.ddr_bytes if measured else None,
                 cycles=measured.cycles if measured else None,
                 accepted=step.accepted,

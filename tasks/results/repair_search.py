@@ -20,13 +20,16 @@ from qnnsweep.tasks.results.repair import (
     excesses,
     measurement,
     of_samples,
+    oversize,
     reached_db,
     shortfalls,
+    size_shortfalls,
     statistic_of,
     uncertain,
 )
 
 LEAST_GAIN_DB = 0.1
+_REACHED = "the target is reached"
 
 Measure = Callable[[SchemeConfig, bool], Sequence[CellResult]]
 """Returns the cells of a scheme, one per SoC: compiled, executed and compared, or with a reason why not.
@@ -88,8 +91,9 @@ class Search:
         while not self._stops():
             cure = next((new for new in self._cures(measure) if self._is_new(new.candidate)), None)
             if cure is None:
-                least = f"no other candidate is predicted to gain {LEAST_GAIN_DB:g} dB"
-                self.reason = f"nothing helps: {least}; {'; '.join(self._missing())}"
+                least, missing = f"no other candidate is predicted to gain {LEAST_GAIN_DB:g} dB", self._missing()
+                self.reached = not missing
+                self.reason = f"nothing helps: {least}; {'; '.join(missing)}" if missing else f"{_REACHED}, and {least}"
                 return
             scheme = cure.candidate.scheme
             self._add(self._step(scheme, cure, measure(scheme, False)), on_step)
@@ -118,10 +122,12 @@ class Search:
     def _stops(self) -> bool:
         """Return whether the target is reached or no further step is possible. Then `reason` says which."""
         missing = self._missing()
-        if not missing:
-            self.reached, self.reason = True, "the target is reached"
+        used_up = f"budget.compilations={self.budget.compilations} is used up"
+        if not missing and not self.target.is_of_size:
+            self.reached, self.reason = True, _REACHED
         elif self.steps[-1].compilations + len(self.steps[0].cells) > self.budget.compilations:
-            self.reason = f"budget.compilations={self.budget.compilations} is used up; {'; '.join(missing)}"
+            self.reached = not missing
+            self.reason = f"{used_up}; {'; '.join(missing)}" if missing else f"{_REACHED}, and {used_up}"
         return bool(self.reason)
 
     def _missing(self) -> list[str]:
@@ -152,13 +158,14 @@ class Search:
             if cell.cures is None
             else cures(
                 cell.cures,
-                candidates(cell.comparison, cell.lowered, step.scheme, most_bytes=most),
+                candidates(cell.comparison, cell.lowered, step.scheme, self.target, most_bytes=most),
                 cell.comparison,
                 cell.lowered,
                 statistic,
             )
         )
-        return [cure for cure in tried if cure.predicted_db >= LEAST_GAIN_DB]
+        needed = [cure for cure in tried if cure.candidate.is_needed]
+        return needed or [cure for cure in tried if cure.predicted_db >= LEAST_GAIN_DB]
 
     def _step(self, scheme: SchemeConfig, cure: Cure | None, complete: Sequence[CellResult]) -> Step:
         cells = [of_samples(cell, self.samples) for cell in complete]
@@ -194,10 +201,21 @@ class Search:
         for side, first in zip(measured, before, strict=True):
             if (excess := next(excesses(side, first, self.budget), None)) is not None:
                 return False, excess
+        size, size_before = (
+            max(oversize(side, self.target) for side in sides) for sides in (measured, _complete(self.accepted))
+        )
+        if size > 1 >= size_before:
+            return False, next(text for side in measured for text in size_shortfalls(side, self.target))
+        if size_before > 1:
+            return (
+                (True, "the program becomes smaller")
+                if size < size_before
+                else (False, "the program does not become smaller")
+            )
         if gain >= LEAST_GAIN_DB:
             return True, f"the {self._number} rises"
         if not any(list(shortfalls(side, self.target)) for side in measured):
-            return True, "the target is reached"
+            return True, _REACHED
         return False, f"the {self._number} rises by less than {LEAST_GAIN_DB:g} dB"
 
     @property

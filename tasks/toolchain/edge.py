@@ -15,7 +15,16 @@ from executorch.exir.program._program import _gen_edge_manager_for_partitioners,
 from torch.export import ExportedProgram
 
 from qnnsweep.tasks.numerics.samples import choose, sample_noise
-from qnnsweep.tasks.records import Blob, ChosenSample, Design, Operator, OtherReference, Quantization, QuantizedMethod
+from qnnsweep.tasks.records import (
+    Blob,
+    ChosenSample,
+    Design,
+    Operator,
+    OtherReference,
+    Quantization,
+    QuantizedMethod,
+    Weight,
+)
 from qnnsweep.tasks.records.keys import METHOD, tensor_key
 from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
@@ -29,6 +38,7 @@ from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, p
 from qnnsweep.tasks.toolchain.reference.graph_change import graph_change
 from qnnsweep.tasks.toolchain.reference.lowered import LoweredRung, lowered_rung, note_of
 from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator_table, output_operators
+from qnnsweep.tasks.toolchain.reference.weights import weights_of
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors, read_samples, read_tensors
 
@@ -60,6 +70,7 @@ class EdgeModel:
     outputs_designed: Blob | None
     designed_unavailable: str | None
     references: tuple[OtherReference, ...]
+    weights: tuple[Weight, ...]
 
     @property
     def method(self) -> str:
@@ -127,6 +138,7 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
             other_reference(name, load_program(store, programs[name]), graph, operators, recorded, store)
             for name in options.references
         ),
+        weights=weights_of(graph, operators),
     )
 
 

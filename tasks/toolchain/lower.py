@@ -126,6 +126,7 @@ def _lowered(model: EdgeModel, ship: Compiled, program: Blob, options: LoweringO
         facts=program_facts(program, backend_of(options.kind), store, model.method),
         instructions=instructions(ship.program, model.method),
         references=model.references,
+        weights=model.weights,
     )
 
 

@@ -201,6 +201,8 @@ REQUEST = (
     same("target.top1_agreement", 1.0, NONE, _REPAIR),
     same("target.accuracy", 1.0, NONE, _REPAIR),
     same("target.introduced_operators", 0, NONE, _REPAIR),
+    differs("target.size_kib", 1, CURE, NONE, "which changes are tried"),
+    differs("target.effective_bits", 4.0, CURE, NONE, "which changes are tried"),
     same("budget.compilations", 2, NONE, _REPAIR),
     same("budget.size_ratio", 1.25, NONE, _REPAIR),
     same("budget.ddr_ratio", 1.25, NONE, _REPAIR),

@@ -9,7 +9,7 @@ from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.conf.schema import Request
 from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
 from qnnsweep.tasks.errors import ToolchainError
-from qnnsweep.tasks.records import Cures, Trial
+from qnnsweep.tasks.records import Cures, Trial, Weight
 from qnnsweep.tasks.repair.candidates import candidates
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.repair import measurement, of_samples, shortfalls
@@ -36,8 +36,9 @@ class Cells:
         snr_db: Sequence[tuple[SchemeConfig, float]],
         sizes: Sequence[tuple[SchemeConfig, int]] = (),
         socs: Sequence[str] = ("SM8650",),
+        target: TargetConfig | None = None,
     ) -> None:
-        self._request, self._socs = request, socs
+        self._request, self._socs, self._target = request, socs, target
         self._snr_db: Mapping[str, float] = {text(tried): reached for tried, reached in snr_db}
         self._sizes: Mapping[str, int] = {text(tried): size for tried, size in sizes}
         self.asked: list[SchemeConfig] = []
@@ -53,7 +54,7 @@ class Cells:
         """Return the trials of all candidates: each halves the noise of the only sample of the search."""
         assert cell.comparison is not None
         assert cell.lowered is not None
-        offered = candidates(cell.comparison, cell.lowered, cell.request.scheme)
+        offered = candidates(cell.comparison, cell.lowered, cell.request.scheme, self._target)
         designed = [row for row in cell.comparison.outputs if row.rung == "designed" and row.sample == 0]
         noise = tuple(0.5 * 10 ** (-(row.gap.snr_db or 0.0) / 10) for row in designed)
         return Cures(
@@ -81,15 +82,25 @@ class Cells:
         return passed_cell(
             request,
             comparison=replace(comparison, outputs=(*(replace(row, rung="designed") for row in outputs), *outputs)),
-            lowered=with_method(replace(lowered, program=program), compile_facts=(), choosable=1),
+            lowered=with_method(
+                replace(lowered, program=program), compile_facts=(), choosable=1, weights=(_weight(tried),)
+            ),
         )
 
 
-def searched(cells: Cells, target: TargetConfig, **budget: float) -> tuple[Search, list[Step]]:
+def _weight(tried: SchemeConfig) -> Weight:
+    """Return the weight of the convolution, with the bits that a scheme gives it."""
+    is_coarse = any(override.node == "node_conv" and override.quant_dtype for override in tried.overrides)
+    return Weight(readers=(0,), elements=100_000, element_bits=4.0 if is_coarse else 8.0)
+
+
+def searched(
+    cells: Cells, target: TargetConfig, before: SchemeConfig = BEFORE, **budget: float
+) -> tuple[Search, list[Step]]:
     """Run a search that uses the first sample only. Return it and the steps that it reported."""
     search = Search(target=target, budget=BudgetConfig(**budget), samples=range(1))  # type: ignore[arg-type]
     steps: list[Step] = []
-    search.run(BEFORE, cells.measure, steps.append)
+    search.run(before, cells.measure, steps.append)
     assert steps == search.steps
     return search, steps
 
@@ -235,3 +246,46 @@ def test_the_number_that_the_target_names_decides(planned: Request) -> None:
         reached = measurement(cell)
         assert reached is not None
         assert next(shortfalls(reached, target), None) == missing
+
+
+COARSE = scheme("8a8w", SchemeOverride(node="node_conv", quant_dtype="8a4w"))
+COARSE_AND_WIDE = scheme("8a8w", *COARSE.overrides, SchemeOverride(node="node_add", range=[0.0, 22.0]))
+
+
+def test_a_program_that_is_too_large_becomes_smaller_first_and_then_as_accurate_as_its_size_allows(
+    planned: Request,
+) -> None:
+    target = TargetConfig(size_kib=940)
+    reached, sizes = (
+        [(UNDAMAGED, 40.0), (COARSE, 25.0), (COARSE_AND_WIDE, 28.0)],
+        [(COARSE, 950_000), (COARSE_AND_WIDE, 950_000)],
+    )
+    cells = Cells(planned, reached, sizes, target=target)
+    search, steps = searched(cells, target, UNDAMAGED)
+    assert cells.asked[:3] == [UNDAMAGED, COARSE, COARSE_AND_WIDE]
+    assert [(step.accepted, step.why) for step in steps[:3]] == [
+        (True, "the scheme before the repair"),
+        (True, "the program becomes smaller"),
+        (True, "the mean SNR rises"),
+    ]
+    assert [step.measured_db for step in steps[1:3]] == [-15.0, 3.0]
+    assert search.reached
+    assert search.reason == "the target is reached, and no other candidate is predicted to gain 0.1 dB"
+    assert search.accepted.scheme == COARSE_AND_WIDE
+
+
+def test_a_size_that_no_scheme_reaches_is_named(planned: Request) -> None:
+    target = TargetConfig(effective_bits=3.0)
+    search, _ = searched(Cells(planned, [(UNDAMAGED, 40.0)], target=target), target, UNDAMAGED, compilations=1)
+    assert not search.reached
+    assert search.reason == ("budget.compilations=1 is used up; a weight has 8.00 bits in the mean, the target is 3")
+
+
+def test_a_step_that_makes_a_small_program_too_large_is_reverted(planned: Request) -> None:
+    target = TargetConfig(size_kib=1000)
+    sizes = [(FINER_WEIGHTS, 1_100_000)]
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 26.0), (WIDER_RANGE, 24.0)], sizes, target=target)
+    search, steps = searched(cells, target)
+    of_weights = next(step for step in steps if step.scheme == FINER_WEIGHTS)
+    assert (of_weights.accepted, of_weights.why) == (False, "the program has 1,074 KiB, the target is 1,000")
+    assert (search.reached, search.accepted.scheme) == (True, WIDER_RANGE)
