@@ -4,13 +4,15 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from qnnsweep.conf.impossible import excluded_scheme
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.errors import RequestError, ToolchainError
-from qnnsweep.tasks.records import Comparison, Cures, LoweredProgram, Trial
+from qnnsweep.tasks.records import Allocation, Comparison, Cures, LoweredProgram, Trial
+from qnnsweep.tasks.repair.allocation import choices_of, most_bits_of
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Promise
 from qnnsweep.tasks.stage import stage
@@ -43,26 +45,51 @@ def cure(
     """
     if lowered.model.driven is not None or lowered.methods[0].exported.method is not None:
         return Cures(trials=())
-    possible = [
-        candidate
-        for candidate in candidates(comparison, lowered, scheme, target)
-        if excluded_scheme(kind, soc, candidate.scheme) is None
-    ]
+    method, silent = lowered.methods[0], workers.reporting(lambda: None)  # the first call reports the start
+    subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
     promise = Promise(comparison, lowered)
     most_noise = max(promise.design, default=0.0) / 10 ** (_COMPILED_FROM_DB / 10)
-    subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
-    silent = workers.reporting(lambda: None)  # the first call reports the start
-    trials: list[Trial] = []
-    for candidate in possible[:count]:
-        pool = silent if trials else workers
+    allocations: list[Allocation] = []
+    trials: dict[tuple[object, ...], Trial] = {}
+    calls = iter([workers])
+
+    def call(function: Callable[..., Any], *given: Any) -> CallResult[Any]:
+        return next(calls, silent).call("cure", function, *given, subject=subject)
+
+    def helps(candidate: Candidate) -> bool:
+        """Try a candidate, and return whether no other one need be tried."""
         limit = math.inf if candidate.is_needed else most_noise
-        given = lowered.methods[0], scheme, candidate.scheme, kind, soc, limit, store
-        trial = _trial(candidate, partial(pool.call, "cure", entrypoints.try_scheme, *given, subject=subject))
-        trials.append(trial)
+        given = method, scheme, candidate.scheme, kind, soc, limit, store
+        trial = trials[candidate.key] = _trial(candidate, partial(call, entrypoints.try_scheme, *given))
         promised = promise.of(candidate, trial)
-        if promised is not None and (promised.predicted_db >= OF_USE_DB or candidate.is_needed):
+        return promised is not None and (promised.predicted_db >= OF_USE_DB or candidate.is_needed)
+
+    def offered() -> list[Candidate]:
+        return [
+            candidate
+            for candidate in candidates(comparison, lowered, scheme, target, allocations)
+            if excluded_scheme(kind, soc, candidate.scheme) is None and candidate.key not in trials
+        ]
+
+    def cures() -> Cures:
+        return Cures(trials=tuple(trials.values()), allocations=tuple(allocations))
+
+    limited = target.size_kib is not None or target.effective_bits is not None
+    for change, weights in choices_of(method, scheme) if limited else ():
+        given = method, weights, most_bits_of(target, lowered, weights), store
+        bits = tuple(call(entrypoints.best_bits, *given).value)
+        if any(bits == other.bits for other in allocations):
+            continue
+        allocations.append(Allocation(change=change, bits=bits))
+        candidate = next((candidate for candidate in offered() if candidate.change == change), None)
+        if candidate is not None and helps(candidate):
+            return cures()
+        if candidate is not None and trials[candidate.key].refused is None:
             break
-    return Cures(trials=tuple(trials))
+    for candidate in offered()[:count]:
+        if helps(candidate):
+            break
+    return cures()
 
 
 def _trial(candidate: Candidate, call: Callable[[], CallResult[tuple[list[float], str | None]]]) -> Trial:

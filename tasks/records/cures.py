@@ -23,7 +23,36 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WeightChoices:
+    """The numbers of bits that an override can give the weight that an operator reads."""
+
+    operator: str
+    elements: int
+    now: int
+    """The number of bits of an element now, which is one of the choices."""
+    element_bits: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WeightBits:
+    """The number of bits of an element of the weight that an operator reads."""
+
+    operator: str
+    element_bits: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allocation:
+    """The best numbers of bits of the weights under a limit. `change`: which weights could change, in words."""
+
+    change: str
+    bits: tuple[WeightBits, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cures:
     """The trials of one cell, in the order in which they were made."""
 
     trials: tuple[Trial, ...]
+    allocations: tuple[Allocation, ...] = ()
+    """For a target of the size."""

@@ -1,84 +1,72 @@
-"""The numbers of bits of the weights that leave least error under a limit of all bits.
+"""The numbers of bits that the weights may have, and how many bits they may have together under a limit of the size."""
 
-The choice is an integer program (the multiple-choice knapsack problem): every weight has one number of bits, the sum of
-all bits is limited, and the sum of the errors is as small as possible. HiGHS solves it exactly. The errors are those of
-the error budget; for another number of bits, they follow the square of the step of the grid.
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-
-import numpy as np
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from qnnsweep.conf.repair import TargetConfig
-from qnnsweep.tasks.records import LoweredProgram
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.records import LoweredMethod, LoweredProgram, WeightChoices
+from qnnsweep.tasks.repair.schemes import setting
 
-_LEFT_BY_16_BITS = 0.1  # of the error of 8-bit weights: HTP's kernels compute with fewer bits than 16
-_TOLERANCE = 2e-6  # twice the part of a limit by which HiGHS may exceed it
 BYTES_PER_KIB = 1024
+_BITS = (4, 8, 16)
+_CHANGE = "other bits per weight"
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "": ("linear layer", "depthwise convolution", "other"),
+    " without depthwise convolutions": ("linear layer", "other"),
+    " of linear layers alone": ("linear layer",),
+}
+"""Which weights may have other bits, in words: some compilers have no 4-bit or 16-bit weights for some operators."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Width:
-    """A number of bits that the weight of an operator can have."""
+def choices_of(method: LoweredMethod, scheme: SchemeConfig) -> Iterator[tuple[str, list[WeightChoices]]]:
+    """Yield the weights whose bits an override of the scheme can choose: all, then without those that may be refused.
 
-    operator: str
-    dtype: str
-    """The quantization of the operator, such as 16a4w."""
-    weight_bits: float
-    """The bits of all elements."""
-    error: float
-    """The energy of the final output's error by the rounding of this weight."""
-    removed: float
-    """By how much the energy is smaller than now."""
-    is_now: bool
-    """Whether the weight has these bits already."""
-
-
-def error_with(bits: int, now: int, error: float) -> float:
-    """Return the error of a weight that is rounded to `bits` bits. `error`: with `now` bits, as the budget has it."""
-    if bits == now:
-        return error
-    if now == 16:
-        return error_with(bits, 8, error / _LEFT_BY_16_BITS)
-    if bits == 16:
-        return _LEFT_BY_16_BITS * error_with(8, now, error)
-    return error * ((2**now - 1) / (2**bits - 1)) ** 2
-
-
-def least_error(weights: Sequence[Sequence[Width]], most_bits: float) -> list[Width] | None:
-    """Return one width per weight: those with the least sum of errors. `most_bits`: the largest sum of all bits.
-
-    Returns None if even the smallest widths have more bits.
+    These weights have one reader, no blocks, and no override by a pattern. 16-bit weights need 16-bit activations.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # late: only a repair with a limit of the size needs it
+    for finest in (16, 8):
+        for exception, kinds in _KINDS.items():
+            found: list[WeightChoices] = []
+            for weight in method.weights:
+                reader, *others = weight.readers
+                operator = method.operators[reader]
+                dtype = dtype_of(method, operator.name, scheme)
+                if others or dtype is None or weight.element_bits != dtype[1]:
+                    continue
+                if _kind(method, reader) in kinds:
+                    bits = tuple(bits for bits in _BITS if bits == dtype[1] or bits <= min(finest, dtype[0]))
+                    found.append(
+                        WeightChoices(operator=operator.name, elements=weight.elements, now=dtype[1], element_bits=bits)
+                    )
+            if found:
+                yield f"{_CHANGE}{'' if finest == 16 else ', 8 at most,'}{exception}", found
 
-    flat = [width for widths in weights for width in widths]
-    if not flat:
-        return None
-    ends = list(accumulate(map(len, weights)))
-    is_of_weight = np.zeros((len(weights), len(flat)))
-    for row, (end, widths) in enumerate(zip(ends, weights, strict=True)):
-        is_of_weight[row, end - len(widths) : end] = 1
-    bits = np.array([width.weight_bits for width in flat])
-    errors = np.array([width.error for width in flat])
-    bound = sum(min(width.error for width in widths) for widths in weights)  # HiGHS' tolerances are relative to it
-    for limit in (1.0, 1.0 - _TOLERANCE):
-        solution = milp(
-            errors / max(bound, np.finfo(float).tiny),
-            integrality=np.ones(len(flat)),
-            bounds=Bounds(0, 1),
-            constraints=[
-                LinearConstraint(is_of_weight, 1, 1),
-                LinearConstraint(bits / max(most_bits, 1.0), -np.inf, limit),
-            ],
-            options={"mip_rel_gap": 0},
-        )
-        chosen = [] if solution.x is None else np.flatnonzero(solution.x > 0.5)
-        if len(chosen) and bits[chosen].sum() <= most_bits:
-            return [flat[number] for number in chosen]
-    return None
+
+def dtype_of(method: LoweredMethod, name: str, scheme: SchemeConfig) -> tuple[int, int] | None:
+    """Return the bits of an operator's activations and weights by the scheme, if an override can change them."""
+    operator = next(row for row in method.operators if row.name == name)
+    node = operator.source_nodes[-1] if operator.source_nodes else ""
+    found = re.fullmatch(r"(8|16)a(4|8|16)w", setting(scheme, node, "quant_dtype") or scheme.quant_dtype or "")
+    return None if found is None or not node else (int(found[1]), int(found[2]))
+
+
+def _kind(method: LoweredMethod, index: int) -> str:
+    operator = method.operators[index]
+    if "linear" in operator.target:
+        return "linear layer"
+    shapes = [method.operators[source].shape or () for source in operator.sources if method.operators[source].constant]
+    is_depthwise = "conv" in operator.target and any(
+        len(shape) > 2 and shape[1] == 1 and shape[0] > 1 for shape in shapes
+    )
+    return "depthwise convolution" if is_depthwise else "other"
+
+
+def most_bits_of(target: TargetConfig, lowered: LoweredProgram, weights: Sequence[WeightChoices]) -> float:
+    """Return how many bits these weights may have. `target`: has a limit of the size."""
+    (method,) = lowered.methods
+    fixed = method.weight_bits - sum(choices.elements * choices.now for choices in weights)
+    return (most_weight_bits(target, lowered) or math.inf) - fixed
 
 
 def most_weight_bits(target: TargetConfig, lowered: LoweredProgram) -> float | None:

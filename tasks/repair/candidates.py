@@ -6,17 +6,16 @@ first operators of this ranking: as many as give most gain per cost, if the chan
 """
 
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.numerics.reported import reported_budget
-from qnnsweep.tasks.records import Comparison, ErrorShare, LoweredMethod, LoweredProgram, Weight
+from qnnsweep.tasks.records import Allocation, Comparison, ErrorShare, LoweredMethod, LoweredProgram
 from qnnsweep.tasks.records.vocabulary import Cause
-from qnnsweep.tasks.repair.allocation import Width, error_with, least_error, most_weight_bits
+from qnnsweep.tasks.repair.allocation import dtype_of, most_weight_bits
 from qnnsweep.tasks.repair.facts import OperatorFacts, operator_facts
 from qnnsweep.tasks.repair.families import FAMILIES, WIDER, Family, merged_settings, weight_settings
 from qnnsweep.tasks.repair.schemes import Conflict, Settings, setting, with_settings
@@ -33,15 +32,7 @@ _COST_OF_SCHEME = 6.0  # of twice as large activations in the whole scheme
 _BITS_PER_BYTE = 8
 _Part = tuple[Cause, str]
 _STEPS: tuple[Cause, ...] = ("resolution", "device")
-_NO_ERROR = 1e-9  # of the error's energy: of a weight without a share of the budget
-_MAY_CHANGE: Mapping[str, Callable[[OperatorFacts], bool]] = {
-    "": lambda _: True,
-    " without depthwise convolutions": lambda operator: (
-        "conv" not in operator.operator.target or operator.weight_shape[1:2] != (1,)
-    ),
-    " of linear layers alone": lambda operator: "linear" in operator.operator.target,
-}
-"""Which weights may have other bits, in words: some compilers have no 4-bit or 16-bit weights for some operators."""
+_OF_ALLOCATION_DB = 20.0  # the most that an estimate says: the change was found with the model of the arithmetic
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,13 +69,14 @@ def candidates(
     lowered: LoweredProgram,
     scheme: SchemeConfig,
     target: TargetConfig | None = None,
+    allocations: Sequence[Allocation] = (),
     *,
     most_bytes: float = math.inf,
 ) -> list[Candidate]:
     """Return the candidates for a cell, the one with most estimated gain per cost first. Equal schemes are one.
 
-    Those that are needed come before all others. `target`: its limits of the size count. `most_bytes`: by how many
-    bytes the program may grow.
+    Those that are needed come before all others. `target`: its limits of the size count. `allocations`: the best
+    bits of the weights within these limits. `most_bytes`: by how many bytes the program may grow.
     """
     method, *others = lowered.methods
     # The samples of a certificate have no effect.
@@ -97,7 +89,8 @@ def candidates(
     offered: list[Candidate] = []
     if most_bits is not None:
         most_bytes = min(most_bytes, (most_bits - method.weight_bits) / _BITS_PER_BYTE)
-        offered += search.of_bits(method, most_bits)
+        is_needed = most_bits < method.weight_bits
+        offered += [new for found in allocations for new in search.of_bits(method, found, is_needed=is_needed)]
     offered += [candidate for family in FAMILIES for candidate in search.candidates(family, most_bytes)]
     offered += search.of_scheme(method.exported.calibration_samples)
     by_scheme: dict[str, Candidate] = {}
@@ -171,63 +164,28 @@ class _Search:
             changed = replace(self._scheme, quant_dtype=wider)
             yield from self._whole(_STEPS, "16-bit activations", list(self._facts), changed, _COST_OF_SCHEME)
 
-    def of_bits(self, method: LoweredMethod, most_bits: float) -> Iterator[Candidate]:
-        """Yield the best numbers of bits of the weights: of all, then without those that a compiler may refuse.
-
-        `most_bits`: the largest number of bits of all weights.
-        """
-        for finest in (16, 8):
-            for exception, may_change in _MAY_CHANGE.items():
-                widths = [*filter(None, (self._widths(weight, finest, may_change) for weight in method.weights))]
-                fixed = method.weight_bits - sum(width.weight_bits for row in widths for width in row if width.is_now)
-                best = least_error(widths, most_bits - fixed) or ()
-                changed = sorted((width for width in best if not width.is_now), key=lambda width: -abs(width.removed))
-                removed = sum(width.removed for width in changed)
-                if not changed or (most_bits >= method.weight_bits and _gain_db(removed) < _LEAST_GAIN_DB):
-                    continue
-                settings = {
-                    operator.node: weight_settings(operator, self._scheme, width.dtype)
-                    for width in changed
-                    if (operator := self._facts[width.operator]).node is not None
-                }
-                names = tuple(width.operator for width in changed)
-                with suppress(Conflict):
-                    yield Candidate(
-                        cause="weights",
-                        change=f"other bits per weight{'' if finest == 16 else ', 8 at most,'}{exception}",
-                        operators=names,
-                        where=self._where(names),
-                        scheme=with_settings(self._scheme, settings),
-                        estimated_db=_gain_db(removed),
-                        cost=1.0 + 0.02 * len(names),
-                        is_needed=most_bits < method.weight_bits,
-                    )
-
-    def _widths(self, weight: Weight, finest: int, may_change: Callable[[OperatorFacts], bool]) -> list[Width]:
-        """Return the numbers of bits that a weight can have; empty if a scheme cannot choose them.
-
-        `finest`: the largest number of bits. `may_change`: whether the bits of an operator's weight may change.
-        """
-        operator = self._by_index.get(weight.readers[0]) if len(weight.readers) == 1 else None
-        if operator is None or operator.node is None or not may_change(operator):
-            return []
-        dtype = setting(self._scheme, operator.node, "quant_dtype") or self._scheme.quant_dtype or ""
-        parts = re.fullmatch(r"(8|16)a(4|8|16)w", dtype)
-        if parts is None or weight.element_bits != (now := int(parts[2])):  # a pattern's override, or blocks
-            return []
-        error = self._parts.get(("weights", operator.operator.name), _NO_ERROR)
-        return [
-            Width(
-                operator=operator.operator.name,
-                dtype=f"{parts[1]}a{bits}w",
-                weight_bits=bits * weight.elements,
-                error=error_with(bits, now, error),
-                removed=error - error_with(bits, now, error),
-                is_now=bits == now,
-            )
-            for bits in (4, 8, 16)
-            if bits == now or (bits <= finest and bits <= int(parts[1]))
-        ]
+    def of_bits(self, method: LoweredMethod, allocation: Allocation, *, is_needed: bool) -> Iterator[Candidate]:
+        """Yield the change to other bits of the weights, if there is one. What it gains is known from its trial."""
+        settings: dict[str, Settings] = {}
+        names: list[str] = []
+        for weight in allocation.bits:
+            operator, dtype = self._facts[weight.operator], dtype_of(method, weight.operator, self._scheme)
+            if dtype is not None and operator.node is not None and dtype[1] != weight.element_bits:
+                names.append(weight.operator)
+                new = f"{dtype[0]}a{weight.element_bits}w"
+                settings[operator.node] = weight_settings(operator, self._scheme, new)
+        with suppress(Conflict):
+            if names:
+                yield Candidate(
+                    cause="weights",
+                    change=allocation.change,
+                    operators=tuple(names),
+                    where=self._where(names),
+                    scheme=with_settings(self._scheme, settings),
+                    estimated_db=0.0 if is_needed else _OF_ALLOCATION_DB,
+                    cost=1.0,
+                    is_needed=is_needed,
+                )
 
     def _whole(
         self, causes: tuple[Cause, ...], change: str, names: Sequence[str], scheme: SchemeConfig, cost: float

@@ -158,7 +158,9 @@ class Search:
             if cell.cures is None
             else cures(
                 cell.cures,
-                candidates(cell.comparison, cell.lowered, step.scheme, self.target, most_bytes=most),
+                candidates(
+                    cell.comparison, cell.lowered, step.scheme, self.target, cell.cures.allocations, most_bytes=most
+                ),
                 cell.comparison,
                 cell.lowered,
                 statistic,

@@ -25,6 +25,8 @@ from qnnsweep.tasks.records import (
     QuantizedModel,
     Span,
     TensorSpec,
+    WeightBits,
+    WeightChoices,
 )
 from qnnsweep.tasks.records.debugged import Debugged
 from qnnsweep.tasks.records.options import LoweringOptions
@@ -81,6 +83,14 @@ def try_scheme(
 
     with naming_nodes():
         return trial.try_scheme(before, scheme, changed, kind, soc, most_noise, store)
+
+
+def best_bits(
+    method: LoweredMethod, weights: Sequence[WeightChoices], most_bits: float, store: Store
+) -> list[WeightBits]:
+    from qnnsweep.tasks.toolchain import narrowed
+
+    return narrowed.best_bits(method, weights, most_bits, store)
 
 
 def own_metrics(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
-from qnnsweep.tasks.records import BiasUse, Weight
+from qnnsweep.tasks.records import Allocation, BiasUse, Weight, WeightBits
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from tests.repair.sample_cells import ADD, BYTES, CONVOLUTION, RELU, WIDE, cell, operator, scheme
@@ -259,70 +258,36 @@ def test_most_gain_per_cost_comes_first_and_a_float_scheme_has_no_candidates() -
     assert candidates(comparison, lowered, SchemeConfig(name="fp16", precision=Precision.float16)) == []
 
 
-def of_bits(target: TargetConfig, dtype: str, *weights: Weight) -> list[Candidate]:
-    """Return the candidates with other bits per weight, for a convolution with much error and a linear layer."""
+def of_bits(target: TargetConfig, dtype: str, **bits: int) -> list[Candidate]:
+    """Return the candidates with other bits per weight, for an allocation to a convolution and a linear layer."""
     operators = [operator("conv", CONVOLUTION), operator("head", "aten.linear.default")]
     comparison, lowered = cell(operators, {("weights", "conv"): 0.5, ("weights", "head"): 0.001})
-    lowered = with_method(lowered, weights=weights or (weight(0), weight(1)))
-    offered = candidates(comparison, lowered, scheme(dtype), target)
-    return [new for new in offered if new.change.startswith("other bits per weight")]
-
-
-def weight(*readers: int, element_bits: float = 8.0) -> Weight:
-    return Weight(readers=readers, elements=1000, element_bits=element_bits)
-
-
-def bits_of(candidate: Candidate) -> dict[str | None, str | None]:
-    return {override.node: override.quant_dtype for override in candidate.scheme.overrides}
-
-
-def test_a_program_with_too_many_bits_per_weight_first_gets_fewer_where_they_cost_least() -> None:
-    first, *others = of_bits(TargetConfig(effective_bits=6.0), "8a8w")
-    assert (first.is_needed, first.operators, bits_of(first)) == (True, ("head",), {"node_head": "8a4w"})
-    assert first.description == "other bits per weight for the linear layer layers.head"
-    assert first.estimated_db == pytest.approx(-10 * math.log10(1 + 0.001 * (17**2 - 1)))
-    assert others == [], "the same scheme is offered once"
-
-
-def test_bits_go_from_a_weight_without_error_to_one_with_error() -> None:
-    """12 bits in the mean for 16-bit activations are 16 for the convolution, and 8 for the linear layer."""
-    (first,) = of_bits(TargetConfig(effective_bits=12.0), "16a8w")
-    assert (first.is_needed, bits_of(first)) == (False, {"node_conv": "16a16w"})
-    assert of_bits(TargetConfig(effective_bits=8.0), "8a8w") == [], "8-bit activations have no 16-bit weights"
-    assert of_bits(TargetConfig(effective_bits=8.0), "16a8w") == [], "nothing can become finer"
-    (both,) = of_bits(TargetConfig(effective_bits=10.0), "16a8w")
-    assert bits_of(both) == {"node_conv": "16a16w", "node_head": "16a4w"}
-
-
-def test_the_size_of_the_program_limits_the_bits() -> None:
-    """The program has 1,000,000 bytes, of which the two weights have 2,000."""
-    (first, *_) = of_bits(TargetConfig(size_kib=976), "8a8w")
-    assert (1_000_000 - 976 * 1024) * 8 == 4608, "more than the 4,000 bits that one of the weights can lose"
-    assert bits_of(first) == {"node_conv": "8a4w", "node_head": "8a4w"}
-    assert of_bits(TargetConfig(size_kib=977), "8a8w") == []
-    assert of_bits(TargetConfig(size_kib=900), "8a8w") == [], "the weights are not that large"
-
-
-def test_a_weight_that_is_shared_or_that_the_scheme_does_not_choose_keeps_its_bits() -> None:
-    target = TargetConfig(effective_bits=6.0)
-    assert of_bits(target, "8a8w", weight(0, 1)) == [], "two operators read it"
-    (first, *_) = of_bits(target, "8a8w", weight(0), weight(1, element_bits=16.0), weight(1, element_bits=4.0)) or [
-        None
-    ]
-    assert first is None, "28 bits of three weights are too many, of which one can lose 4"
-    (first, *_) = of_bits(TargetConfig(effective_bits=8.0), "8a8w", weight(0), weight(1, element_bits=12.0))
-    assert bits_of(first) == {"node_conv": "8a4w"}
-
-
-def test_a_depthwise_convolution_can_keep_its_bits() -> None:
-    depthwise = operator(
-        "w", "quantized_decomposed.dequantize_per_channel.default", None, shape=(8, 1, 3, 3), constant=True
+    weights = tuple(Weight(readers=(reader,), elements=1000, element_bits=8.0) for reader in range(2))
+    found = Allocation(
+        change="other bits per weight",
+        bits=tuple(WeightBits(operator=name, element_bits=number) for name, number in bits.items()),
     )
-    operators = [depthwise, operator("conv", CONVOLUTION, sources=(0,)), operator("head", "aten.linear.default")]
-    comparison, lowered = cell(operators, {("weights", "conv"): 0.001, ("weights", "head"): 0.5})
-    lowered = with_method(lowered, weights=(weight(1), weight(2)))
-    offered = candidates(comparison, lowered, scheme("8a8w"), TargetConfig(effective_bits=6.0))
-    assert [(new.change, bits_of(new)) for new in offered if new.is_needed] == [
-        ("other bits per weight", {"node_conv": "8a4w"}),
-        ("other bits per weight without depthwise convolutions", {"node_head": "8a4w"}),
-    ]
+    offered = candidates(comparison, with_method(lowered, weights=weights), scheme(dtype), target, [found])
+    return [new for new in offered if new.change == "other bits per weight"]
+
+
+def test_other_bits_come_first_in_a_program_that_is_too_large() -> None:
+    (found,) = of_bits(TargetConfig(effective_bits=6.0), "8a8w", conv=8, head=4)
+    assert (found.is_needed, found.operators) == (True, ("head",))
+    assert found.scheme.overrides == [SchemeOverride(node="node_head", quant_dtype="8a4w")]
+    assert found.description == "other bits per weight for the linear layer layers.head"
+    offered = of_bits(TargetConfig(effective_bits=12.0), "16a8w", conv=16, head=4)
+    assert [(new.is_needed, len(new.scheme.overrides)) for new in offered] == [(False, 2)]
+
+
+def test_an_allocation_that_changes_nothing_is_no_candidate() -> None:
+    assert of_bits(TargetConfig(effective_bits=8.0), "8a8w", conv=8, head=8) == []
+
+
+def test_a_program_that_is_too_large_gets_no_larger_weights() -> None:
+    weight = operator("w", "quantized_decomposed.dequantize_per_channel.default", None, shape=(64, 8), constant=True)
+    comparison, lowered = cell([weight, operator("conv", CONVOLUTION, sources=(0,))], {("weights", "conv"): 0.9})
+    lowered = with_method(lowered, weights=(Weight(readers=(1,), elements=512, element_bits=8.0),))
+    for bits, has_finer in ((8.0, False), (16.0, True)):
+        offered = described(candidates(comparison, lowered, scheme("16a8w"), TargetConfig(effective_bits=bits)))
+        assert any(text.startswith("16-bit weights") for text in offered) is has_finer

@@ -9,7 +9,7 @@ from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.conf.schema import Request
 from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
 from qnnsweep.tasks.errors import ToolchainError
-from qnnsweep.tasks.records import Cures, Trial, Weight
+from qnnsweep.tasks.records import Allocation, Cures, Trial, Weight, WeightBits
 from qnnsweep.tasks.repair.candidates import candidates
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.repair import measurement, of_samples, shortfalls
@@ -54,14 +54,18 @@ class Cells:
         """Return the trials of all candidates: each halves the noise of the only sample of the search."""
         assert cell.comparison is not None
         assert cell.lowered is not None
-        offered = candidates(cell.comparison, cell.lowered, cell.request.scheme, self._target)
+        is_coarse = any(row.element_bits == 4.0 for row in cell.lowered.methods[0].weights)
+        best = WeightBits(operator="conv", element_bits=4)
+        allocations = () if is_coarse or self._target is None else (Allocation(change="other bits", bits=(best,)),)
+        offered = candidates(cell.comparison, cell.lowered, cell.request.scheme, self._target, allocations)
         designed = [row for row in cell.comparison.outputs if row.rung == "designed" and row.sample == 0]
         noise = tuple(0.5 * 10 ** (-(row.gap.snr_db or 0.0) / 10) for row in designed)
         return Cures(
             trials=tuple(
                 Trial(cause=new.cause, change=new.change, operators=new.operators, noise=noise, refused=None)
                 for new in offered
-            )
+            ),
+            allocations=allocations,
         )
 
     def _cell(self, tried: SchemeConfig, soc: str) -> CellResult:
