@@ -203,22 +203,26 @@ class Search:
         for side, first in zip(measured, before, strict=True):
             if (excess := next(excesses(side, first, self.budget), None)) is not None:
                 return False, excess
-        size, size_before = (
-            max(oversize(side, self.target) for side in sides) for sides in (measured, _complete(self.accepted))
-        )
+        size, bits = self._size(measured)
+        size_before, bits_before = self._size(_complete(self.accepted))
         if size > 1 >= size_before:
             return False, next(text for side in measured for text in size_shortfalls(side, self.target))
         if size_before > 1:
-            return (
-                (True, "the program becomes smaller")
-                if size < size_before
-                else (False, "the program does not become smaller")
-            )
+            if size < size_before:
+                return True, "the program becomes smaller"
+            # HTP pads what it packs: a program can keep its size, and become smaller with the next bits.
+            has_fewer = size == size_before and bits < bits_before
+            return has_fewer, f"the weights have {'fewer' if has_fewer else 'no fewer'} bits"
         if gain >= LEAST_GAIN_DB:
             return True, f"the {self._number} rises"
         if not any(list(shortfalls(side, self.target)) for side in measured):
             return True, _REACHED
         return False, f"the {self._number} rises by less than {LEAST_GAIN_DB:g} dB"
+
+    def _size(self, measured: Sequence[Measurement]) -> tuple[float, float]:
+        """Return by what the largest program exceeds the target's size, and the mean number of bits of a weight."""
+        sizes = [oversize(side, self.target) for side in measured]
+        return max(sizes), max(side.effective_bits or 0.0 for side in measured)
 
     @property
     def _number(self) -> str:

@@ -26,7 +26,7 @@ from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
 from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph, read_graph
 from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
-_MOST_SAMPLES = 16
+_MOST_SAMPLES = 64
 _LEAST_RUNS, _MOST_RUNS = 64, 1024
 _MOST_WORK = 200_000_000  # elements of all runs, which take about as long as the elements are many
 _MOST_LISTED = 100_000  # choices

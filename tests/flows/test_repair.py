@@ -117,6 +117,29 @@ def test_damage_is_named_undone_and_certified_and_a_killed_repair_continues(
     assert facts["toolchain_calls"] == 0
 
 
+@pytest.mark.slow
+def test_a_program_gets_the_best_accuracy_under_a_mean_number_of_bits(program: Program, artifacts: Path) -> None:
+    words = ("target.effective_bits=6", "budget.compilations=3", f"artifacts={artifacts}")
+    ran = program.run(*REPAIR, *words)
+    assert ran.returncode == 0, ran.stderr
+    result = result_of(ran)
+    assert (result["reached"], result["reason"].startswith("the target is reached, and ")) == (True, True)
+    before, first, *_ = rows(artifacts, "repair", result["run_id"])
+    assert before["effective_bits"] == 8.0
+    assert (first["candidate"].partition(" for ")[0], first["why"]) == (
+        "other bits per weight",
+        "the program becomes smaller",
+    )
+    assert first["effective_bits"] <= 6.0
+    assert first["size_bytes"] <= before["size_bytes"], "HTP pads: sizes are multiples of 4 KiB"
+    assert first["predicted_db"] == pytest.approx(first["measured_db"], abs=2)
+    # The recipe can be swept: its program is the repaired one.
+    after = [row for row in rows(artifacts, "repair", result["run_id"]) if row["accepted"]][-1]
+    swept = program.run("run", "--json", "model=digits_cnn", f"scheme={result['scheme_file']}", *MODEL[2:], words[2])
+    (cell,) = read_table(artifacts, "cells", result_of(swept)["run_id"])
+    assert cell["pte_bytes"] == after["size_bytes"]
+
+
 def wait_for_step(process: subprocess.Popen[str], number: int) -> None:
     """Wait until the program has printed the line of this step on stderr."""
     assert process.stderr is not None

@@ -293,3 +293,16 @@ def test_a_step_that_makes_a_small_program_too_large_is_reverted(planned: Reques
     of_weights = next(step for step in steps if step.scheme == FINER_WEIGHTS)
     assert (of_weights.accepted, of_weights.why) == (False, "the program has 1,074 KiB, the target is 1,000")
     assert (search.reached, search.accepted.scheme) == (True, WIDER_RANGE)
+
+
+def test_a_program_that_keeps_its_size_with_fewer_bits_is_accepted_and_one_that_grows_is_not(planned: Request) -> None:
+    target = TargetConfig(size_kib=940)
+    for size, accepted, why in (
+        (1_000_000, True, "the weights have fewer bits"),
+        (1_000_001, False, "the weights have no fewer bits"),
+    ):
+        cells = Cells(planned, [(UNDAMAGED, 40.0), (COARSE, 25.0)], [(COARSE, size)], target=target)
+        search, steps = searched(cells, target, UNDAMAGED, compilations=2)
+        assert [(step.accepted, step.why) for step in steps[1:]] == [(accepted, why)]
+        assert not search.reached
+        assert search.reason == "budget.compilations=2 is used up; the program has 977 KiB, the target is 940"
