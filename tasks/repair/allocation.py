@@ -63,10 +63,10 @@ def _kind(method: LoweredMethod, index: int) -> str:
 
 
 def most_bits_of(target: TargetConfig, lowered: LoweredProgram, weights: Sequence[WeightChoices]) -> float:
-    """Return how many bits these weights may have. `target`: has a limit of the size."""
-    (method,) = lowered.methods
-    fixed = method.weight_bits - sum(choices.elements * choices.now for choices in weights)
-    return (most_weight_bits(target, lowered) or math.inf) - fixed
+    """Return how many bits these weights may have together, if all others keep theirs."""
+    fixed = _bits(lowered) - sum(choices.elements * choices.now for choices in weights)
+    most = most_weight_bits(target, lowered)
+    return math.inf if most is None else most - fixed
 
 
 def most_weight_bits(target: TargetConfig, lowered: LoweredProgram) -> float | None:

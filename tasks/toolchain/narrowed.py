@@ -9,6 +9,7 @@ exchanges bits between weights as long as this helps.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from qnnsweep.tasks.toolchain.quantize import input_names
 from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
 from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph, read_graph
 from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
+from qnnsweep.tasks.toolchain.trial import LEFT_BY_16_BITS
 
 _MOST_SAMPLES = 64
 _LEAST_RUNS, _MOST_RUNS = 64, 1024
@@ -44,6 +46,8 @@ def best_bits(
     smallest numbers of bits are too many.
     """
     make_deterministic()
+    if method.designed_unavailable is not None:
+        return []
     noise = _Noise(method, weights, store)
     known = [choices for choices in weights if choices.operator in noise.known]
     fixed = sum(choices.elements * choices.now for choices in weights if choices.operator not in noise.known)
@@ -70,6 +74,8 @@ class _Search:
 
     def best(self) -> _Bits | None:
         """Return the best bits; None if even the smallest are too many. Raises EvidenceError."""
+        if not self._fits(tuple(min(choices.element_bits) for choices in self._weights)):
+            return None
         now = tuple(choices.now for choices in self._weights)
         base = self._of(now)
         for place, choices in enumerate(self._weights):
@@ -110,9 +116,7 @@ class _Search:
                 near = list(bits)
                 for place, new in zip(places, changed, strict=True):
                     near[place] = new
-                if all(bits[place] != new for place, new in zip(places, changed, strict=True)) and self._fits(
-                    tuple(near)
-                ):
+                if sum(map(ne, near, bits)) == len(places) and self._fits(tuple(near)):
                     yield tuple(near)
 
     def _expected(self, bits: _Bits) -> float:
@@ -179,7 +183,12 @@ class _Noise:
 
 
 def _rounded(weight: torch.Tensor, bits: int, call: Call) -> torch.Tensor:
-    """Return a weight after rounding to a symmetric grid, with the axis of the scales of the call that dequantizes."""
+    """Return a weight after rounding to a symmetric grid, with the axis of the scales of the call that dequantizes.
+
+    Of the error of 8 bits, 16 bits leave as much as HTP's kernels do.
+    """
+    if bits == 16:
+        return weight + math.sqrt(LEFT_BY_16_BITS) * (_rounded(weight, 8, call) - weight)
     largest = 2 ** (bits - 1) - 1
     if "per_channel" in call.target:
         axes = [axis for axis in range(weight.ndim) if axis != int(call.arguments[_AXIS]) % weight.ndim]

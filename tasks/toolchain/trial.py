@@ -28,7 +28,7 @@ from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
 _REST_ON_CPU = SchemeOverride(node="*", precision=OverridePrecision.cpu)
 _FINE, _COARSE = "16a16w", "16a8w"
-_LEFT_BY_16_BITS = 0.1
+LEFT_BY_16_BITS = 0.1
 """The part of the error of 8-bit weights that 16-bit weights leave. HTP's kernels compute with fewer bits: on v75, the
 final outputs of small networks gain 7 to 19 dB at most, and 10 dB in the median."""
 
@@ -65,7 +65,7 @@ def try_scheme(
         if isinstance(of_coarse, str):
             return [], of_coarse
         pairs = zip(noise, of_coarse, strict=True)
-        noise = [fine + _LEFT_BY_16_BITS * max(most - fine, 0.0) for fine, most in pairs]
+        noise = [fine + LEFT_BY_16_BITS * max(most - fine, 0.0) for fine, most in pairs]
     if any(override.precision is OverridePrecision.float16 for override in changed.overrides):
         noise = [of_sample + _NOISE_OF_FLOAT16 for of_sample in noise]
     if max(noise, default=0.0) > most_noise:
