@@ -168,6 +168,11 @@ def shortage_behind(error: BaseException) -> MachineFault | None:
     return None
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or the name of its class if it has none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def raise_shortage(error: BaseException) -> None:
     """Raise MachineFault if a shortage caused an error, so that the error is not taken for a property of the model."""
     if (fault := shortage_behind(error)) is not None:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from qnnsweep.conf.errors import did_you_mean, printable
-from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError, first_line, raise_shortage
 from qnnsweep.tasks.models.optional import missing_extra
 from qnnsweep.tasks.models.preparation import (
     IMAGENET_MEAN,
@@ -115,8 +115,8 @@ def _configured(checkpoint: str | None, architecture: str | None, settings: Mapp
         try:
             config = transformers.AutoConfig.from_pretrained(checkpoint, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
-            line = next(iter(str(error).splitlines()), type(error).__name__)
-            raise RequestError(printable(line), key="model", value=f"hf:{checkpoint}") from error
+            raise_shortage(error)
+            raise RequestError(printable(first_line(error)), key="model", value=f"hf:{checkpoint}") from error
         if not config.architectures:
             problem = "its config.json names no class in `architectures`, so it is not known what to build"
             raise RequestError(problem, key="model", value=f"hf:{checkpoint}")
@@ -228,8 +228,8 @@ def _text(
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        line = printable(next(iter(str(error).strip().splitlines()), type(error).__name__))
-        return None, f"{Path(checkpoint).name} has no tokeniser that can be read ({line})"
+        raise_shortage(error)
+        return None, f"{Path(checkpoint).name} has no tokeniser that can be read ({printable(first_line(error))})"
     accepted = inspect.signature(kind.forward).parameters
     length = _tokens(config.get_text_config(), tokens)
     if tokenizer.pad_token is None:

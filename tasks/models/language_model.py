@@ -13,7 +13,7 @@ from torch import nn
 
 from qnnsweep.conf.errors import printable
 from qnnsweep.conf.language_models import ARGUMENTS, FAMILIES, Family
-from qnnsweep.tasks.errors import RequestError, raise_shortage
+from qnnsweep.tasks.errors import RequestError, first_line, raise_shortage
 from qnnsweep.tasks.models.hugging_face import import_transformers
 from qnnsweep.tasks.models.static_llama import as_convolutions, static_llama_classes
 
@@ -113,8 +113,7 @@ def _read(checkpoint: str, kind: str, what: str) -> Any:
         return getattr(transformers, kind).from_pretrained(checkpoint, local_files_only=True)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise_shortage(error)
-        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        problem = f"its {what} cannot be read: {printable(line)}"
+        problem = f"its {what} cannot be read: {printable(first_line(error))}"
         raise RequestError(problem, key="model", value=printable(f"llm:{checkpoint}")) from error
 
 

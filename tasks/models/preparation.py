@@ -11,7 +11,7 @@ from PIL import Image
 from torch.utils import _pytree as pytree
 
 from qnnsweep.conf.errors import did_you_mean, printable
-from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError, first_line, raise_shortage
 from qnnsweep.tasks.models import program_file
 from qnnsweep.tasks.models.optional import extra_package, missing_extra
 from qnnsweep.tasks.models.torchvision_import import torchvision
@@ -125,9 +125,9 @@ def read_program(file: str) -> torch.export.ExportedProgram:
     try:
         return program_file.program(file)
     except Exception as error:  # PyTorch raises anything
-        line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise_shortage(error)
         raise RequestError(
-            f"not a program of torch.export that this PyTorch can read ({printable(line)}); save it with "
+            f"not a program of torch.export that this PyTorch can read ({printable(first_line(error))}); save it with "
             "torch.export.save(torch.export.export(module, inputs), file)",
             key="model",
             value=printable(file),

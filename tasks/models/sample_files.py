@@ -15,7 +15,7 @@ from PIL import Image, UnidentifiedImageError
 from safetensors import safe_open
 
 from qnnsweep.conf.errors import printable
-from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError, raise_shortage
 
 PICTURES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 _FORMS = "a folder of images, .npy, .npz, .safetensors, .txt, or FILE.py:FUNCTION"
@@ -58,6 +58,7 @@ def stored_samples(place: str) -> StoredSamples:
         try:
             samples = read(path)
         except Exception as error:  # a damaged file makes the libraries raise anything
+            raise_shortage(error)
             # NumPy's own advice is to run what is in the file.
             is_pickled = any(words in str(error) for words in ("allow_pickle", "Python objects"))
             problem = "no arrays of numbers in it" if is_pickled else printable(error)
@@ -91,6 +92,7 @@ def called_samples(function: Callable[..., Any], name: str, counts: Mapping[str,
     try:
         items = list(itertools.islice(function(*((count,) if takes_count else ()), **named), count))
     except Exception as error:  # a user's own code may raise anything
+        raise_shortage(error)
         raise _wrong(name, f"{type(error).__name__}: {printable(error)}") from error
     if not items:
         raise _wrong(name, "yields no sample")
@@ -132,6 +134,7 @@ def _picture(file: Path, label: int | None, name: str) -> StoredSample:
             with Image.open(file) as picture:
                 return picture.convert("RGB")
         except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+            raise_shortage(error)
             raise _wrong(str(file), f"not a readable image: {printable(error)}") from error
 
     return StoredSample(name=name, read=read, label=label)
@@ -210,6 +213,7 @@ def _lines(path: Path) -> list[StoredSample]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeError) as error:
+        raise_shortage(error)
         raise _wrong(str(path), f"not a text file in UTF-8: {printable(error)}") from error
     return [StoredSample(name=_shortened(line), read=lambda line=line: line) for line in lines if line.strip()]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from qnnsweep.conf.errors import printable
 from qnnsweep.conf.user_files import file_of
-from qnnsweep.tasks.errors import RequestError
+from qnnsweep.tasks.errors import RequestError, raise_shortage
 
 
 def user_function(place: str) -> Callable[..., Any]:
@@ -19,6 +19,7 @@ def user_function(place: str) -> Callable[..., Any]:
     try:
         function = named(place)
     except Exception as error:  # importing runs a user's own code
+        raise_shortage(error)
         problem = f"cannot be imported: {type(error).__name__}: {printable(error)}"
         raise RequestError(problem, key="samples", value=printable(place)) from error
     if not callable(function):

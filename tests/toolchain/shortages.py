@@ -200,6 +200,55 @@ def configuration_of_a_folder() -> object:
         return language_model._config("a folder")
 
 
+def configuration_of_a_checkpoint() -> object:
+    from qnnsweep.tasks.models import hugging_face
+
+    with mock.patch.object(hugging_face.import_transformers("x").AutoConfig, "from_pretrained", _without_descriptors):
+        return hugging_face._configured("a folder", None, {})
+
+
+def tokeniser_of_a_checkpoint() -> object:
+    from qnnsweep.tasks.models import hugging_face
+
+    tokenizers = hugging_face.import_transformers("x").AutoTokenizer
+    with mock.patch.object(tokenizers, "from_pretrained", _without_descriptors):
+        return hugging_face._text(None, None, "a folder", 8)
+
+
+def saved_program() -> object:
+    from qnnsweep.tasks.models import preparation
+
+    with mock.patch.object(preparation.program_file, "program", _without_descriptors):
+        return preparation.read_program("net.pt2")
+
+
+def arrays_of_samples() -> object:
+    from qnnsweep.tasks.models.sample_files import stored_samples
+
+    with mock.patch.object(np, "load", _without_descriptors):
+        return stored_samples("samples.npy")
+
+
+def lines_of_samples() -> object:
+    from qnnsweep.tasks.models.sample_files import stored_samples
+
+    with mock.patch.object(Path, "read_text", _without_descriptors):
+        return stored_samples("samples.txt")
+
+
+def picture_of_a_sample() -> object:
+    from qnnsweep.tasks.models import sample_files
+
+    with mock.patch.object(sample_files.Image, "open", _without_descriptors):
+        return sample_files.stored_samples("sample.png").samples[0].read()
+
+
+def function_of_samples() -> object:
+    from qnnsweep.tasks.models import sample_files
+
+    return sample_files.called_samples(_without_descriptors, "own:samples", {"evaluation": 2}, "evaluation")
+
+
 def commit_of_executorch() -> object:
     from qnnsweep.tasks.toolchain.backends.qnn.sdk import commit_of
 

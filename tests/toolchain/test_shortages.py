@@ -48,6 +48,13 @@ OTHERS = {
     shortages.file_of_a_model: "OSError: [Errno 24] Too many open files",
     shortages.weights_of_a_folder: "OSError: [Errno 24] Too many open files",
     shortages.configuration_of_a_folder: "OSError: [Errno 24] Too many open files",
+    shortages.configuration_of_a_checkpoint: "OSError: [Errno 24] Too many open files",
+    shortages.tokeniser_of_a_checkpoint: "OSError: [Errno 24] Too many open files",
+    shortages.saved_program: "OSError: [Errno 24] Too many open files",
+    shortages.arrays_of_samples: "OSError: [Errno 24] Too many open files",
+    shortages.lines_of_samples: "OSError: [Errno 24] Too many open files",
+    shortages.picture_of_a_sample: "OSError: [Errno 24] Too many open files",
+    shortages.function_of_samples: "OSError: [Errno 24] Too many open files",
     shortages.commit_of_executorch: "OSError: [Errno 24] Too many open files",
 }
 TEXTS = dict.fromkeys(ALLOCATIONS, "RuntimeError: [enforce fail at alloc_cpu.cpp") | OTHERS
