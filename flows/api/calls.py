@@ -60,16 +60,17 @@ class DebugRun(Run):
         """What was decided about the model and its samples, one sentence each."""
 
     def repair(
-        self, target_db: float, *, scheme: str | None = None, soc: str | None = None, overrides: Sequence[str] = (),
-        progress: bool = True,
+        self, target_db: float | None = None, *, scheme: str | None = None, soc: str | None = None,
+        overrides: Sequence[str] = (), progress: bool = True,
     ) -> Repair:  # fmt: skip
         """Search a scheme with which the lowest SNR is at least `target_db`, and certify it on unseen samples.
 
         scheme, soc: by default those of the worst cell. overrides: further keys, such as `budget.size_ratio=1.25`.
+        Without `target_db`, they have the target, such as `target.effective_bits=6`.
         """
         worst = self._worst
         cell = [f"scheme={scheme or worst['scheme']}", f"soc={soc or worst['soc']}"]
-        words = [*cell, f"target.final_snr_db={target_db}"]
+        words = cell if target_db is None else [*cell, f"target.final_snr_db={target_db}"]
         return repair(*self._request, *words, *overrides, artifacts=self.artifacts, progress=progress)
 
     def __repr__(self) -> str:

@@ -105,7 +105,7 @@ class Search:
         measured = [measurement(cell) for cell in unseen]
         doubts = [text for side in measured if side is not None for text in uncertain(side, self.target)]
         if not measured or None in measured:
-            doubts = ["there are no unseen samples"]
+            doubts = ["nothing was measured; give more samples than the calibration and the search use"]
         if doubts:
             self.reached = False
             self.reason = (

@@ -102,6 +102,26 @@ def test_the_same_call_again_reuses_every_program(user: Program, called: dict) -
     assert {**again, "run": "", "text": "", "calls": 0} == {**called, "run": "", "text": "", "calls": 0}
 
 
+def test_a_result_is_repaired_for_an_snr_or_under_a_size(user: Program, called: dict) -> None:
+    """No further program is compiled: the target is reached already, or only the budget is."""
+    lines = f"""
+{LINES}
+import json, qnnsweep
+result, found = {CALL}, []
+for target in ({{"target_db": 1.0, "overrides": []}}, {{"overrides": ["target.effective_bits=8"]}}):
+    target["overrides"] += ["budget.compilations=1", "certificate.samples=1"]
+    repaired = result.repair(**target)
+    steps = repaired.steps
+    found.append([repaired.reached, repaired.reason, list(steps["effective_bits"]), list(steps["scheme"])])
+print(json.dumps(found))
+"""
+    unseen = (
+        "not certified: the target holds on the samples of the search, but on unseen ones nothing was measured; "
+        "give more samples than the calibration and the search use"
+    )
+    assert answers(user, lines) == [[False, unseen, [8.0], ["8a8w"]]] * 2
+
+
 def test_a_wrong_request_raises_the_error_of_the_command(user: Program) -> None:
     lines = f"""
 {LINES}
