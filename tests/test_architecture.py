@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from prefect import Task
 
-from qnnsweep.conf import devices, models, schema, schemes, tolerances
+from qnnsweep.conf import devices, models, repair, schema, schemes, tolerances
 from qnnsweep.conf.names import MEASURE_STEPS, STAGES
 from qnnsweep.tasks import records
 from qnnsweep.tasks.records import Blob, options
@@ -30,7 +30,7 @@ RECORDS = [
     kind for kind in vars(records).values() if isinstance(kind, type) and kind.__module__.startswith(records.__name__)
 ]
 OPTIONS = [kind for kind in vars(options).values() if isinstance(kind, type) and kind.__module__ == options.__name__]
-CONFIGURATION = tuple(module.__name__ for module in (devices, models, schema, schemes, tolerances))
+CONFIGURATION = tuple(module.__name__ for module in (devices, models, repair, schema, schemes, tolerances))
 STAGES_OF_AN_ATLAS = ["atlas.list_cases", "atlas.try_cases"]
 MODULES = [*STAGES, *STAGES_OF_AN_ATLAS, *(f"devices.{step}" for step in MEASURE_STEPS)]
 LARGEST_FILE = 400
