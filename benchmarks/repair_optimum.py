@@ -60,6 +60,7 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
     from qnnsweep.flows.cells.resources import prepare
     from qnnsweep.flows.repair import run_repair
     from qnnsweep.tasks.numerics.noise import decibels
+    from qnnsweep.tasks.repair.allocation import effective_bits
     from qnnsweep.tasks.toolchain import entrypoints
 
     words = [f"model={network}", f"model.arguments.seed={seed}", "scheme=16a8w", "soc=SM8650"]
@@ -91,7 +92,7 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
     return Compared(
         network=network,
         seed=seed,
-        effective_bits=method.weight_bits / sum(weight.elements for weight in method.weights),
+        effective_bits=effective_bits(cell.lowered) or 0.0,
         repaired=now,
         repaired_db=designed_db(step.scheme),
         best=best,

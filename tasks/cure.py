@@ -12,7 +12,7 @@ from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.errors import RequestError, ToolchainError
 from qnnsweep.tasks.records import Allocation, Comparison, Cures, LoweredProgram, Trial
-from qnnsweep.tasks.repair.allocation import choices_of, most_bits_of
+from qnnsweep.tasks.repair.allocation import choices_of, most_bits_of, most_weight_bits
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Promise
 from qnnsweep.tasks.stage import stage
@@ -71,25 +71,24 @@ def cure(
             if excluded_scheme(kind, soc, candidate.scheme) is None and candidate.key not in trials
         ]
 
-    def cures() -> Cures:
-        return Cures(trials=tuple(trials.values()), allocations=tuple(allocations))
+    def other_bits_help() -> bool:
+        """Try the best bits of the weights, and return whether no other change need be tried."""
+        for change, weights in choices_of(method, scheme):
+            given = method, weights, most_bits_of(target, lowered, weights), store
+            bits = tuple(call(entrypoints.best_bits, *given).value)
+            if any(bits == other.bits for other in allocations):
+                continue
+            allocations.append(Allocation(change=change, bits=bits))
+            candidate = next((candidate for candidate in offered() if candidate.change == change), None)
+            if candidate is not None:
+                is_enough = helps(candidate)
+                if trials[candidate.key].refused is None:
+                    return is_enough
+        return False
 
-    limited = target.size_kib is not None or target.effective_bits is not None
-    for change, weights in choices_of(method, scheme) if limited else ():
-        given = method, weights, most_bits_of(target, lowered, weights), store
-        bits = tuple(call(entrypoints.best_bits, *given).value)
-        if any(bits == other.bits for other in allocations):
-            continue
-        allocations.append(Allocation(change=change, bits=bits))
-        candidate = next((candidate for candidate in offered() if candidate.change == change), None)
-        if candidate is not None and helps(candidate):
-            return cures()
-        if candidate is not None and trials[candidate.key].refused is None:
-            break
-    for candidate in offered()[:count]:
-        if helps(candidate):
-            break
-    return cures()
+    if most_weight_bits(target, lowered) is None or not other_bits_help():
+        any(helps(candidate) for candidate in offered()[:count])
+    return Cures(trials=tuple(trials.values()), allocations=tuple(allocations))
 
 
 def _trial(candidate: Candidate, call: Callable[[], CallResult[tuple[list[float], str | None]]]) -> Trial:

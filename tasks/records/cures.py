@@ -55,4 +55,4 @@ class Cures:
 
     trials: tuple[Trial, ...]
     allocations: tuple[Allocation, ...] = ()
-    """For a target of the size."""
+    """The best bits of the weights within the target's limits of the size; empty without such a limit."""

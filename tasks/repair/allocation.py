@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.tasks.records import LoweredMethod, LoweredProgram, WeightChoices
+from qnnsweep.conf.units import KIB
+from qnnsweep.tasks.records import LoweredMethod, LoweredProgram, Operator, WeightChoices
 from qnnsweep.tasks.repair.schemes import setting
 
-BYTES_PER_KIB = 1024
 _BITS = (4, 8, 16)
 _CHANGE = "other bits per weight"
 _KINDS: Mapping[str, tuple[str, ...]] = {
@@ -31,7 +31,7 @@ def choices_of(method: LoweredMethod, scheme: SchemeConfig) -> Iterator[tuple[st
             for weight in method.weights:
                 reader, *others = weight.readers
                 operator = method.operators[reader]
-                dtype = dtype_of(method, operator.name, scheme)
+                dtype = dtype_of(operator, scheme)
                 if others or dtype is None or weight.element_bits != dtype[1]:
                     continue
                 if _kind(method, reader) in kinds:
@@ -43,9 +43,8 @@ def choices_of(method: LoweredMethod, scheme: SchemeConfig) -> Iterator[tuple[st
                 yield f"{_CHANGE}{'' if finest == 16 else ', 8 at most,'}{exception}", found
 
 
-def dtype_of(method: LoweredMethod, name: str, scheme: SchemeConfig) -> tuple[int, int] | None:
+def dtype_of(operator: Operator, scheme: SchemeConfig) -> tuple[int, int] | None:
     """Return the bits of an operator's activations and weights by the scheme, if an override can change them."""
-    operator = next(row for row in method.operators if row.name == name)
     node = operator.source_nodes[-1] if operator.source_nodes else ""
     found = re.fullmatch(r"(8|16)a(4|8|16)w", setting(scheme, node, "quant_dtype") or scheme.quant_dtype or "")
     return None if found is None or not node else (int(found[1]), int(found[2]))
@@ -75,7 +74,7 @@ def most_weight_bits(target: TargetConfig, lowered: LoweredProgram) -> float | N
     if target.effective_bits is not None:
         limits.append(target.effective_bits * _elements(lowered))
     if target.size_kib is not None:
-        limits.append(_bits(lowered) + 8 * (target.size_kib * BYTES_PER_KIB - lowered.program.size))
+        limits.append(_bits(lowered) + 8 * (target.size_kib * KIB - lowered.program.size))
     return min(limits, default=None)
 
 

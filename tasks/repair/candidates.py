@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.numerics.reported import reported_budget
-from qnnsweep.tasks.records import Allocation, Comparison, ErrorShare, LoweredMethod, LoweredProgram
+from qnnsweep.tasks.records import Allocation, Comparison, ErrorShare, LoweredProgram
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.allocation import dtype_of, most_weight_bits
 from qnnsweep.tasks.repair.facts import OperatorFacts, operator_facts
@@ -90,7 +90,7 @@ def candidates(
     if most_bits is not None:
         most_bytes = min(most_bytes, (most_bits - method.weight_bits) / _BITS_PER_BYTE)
         is_needed = most_bits < method.weight_bits
-        offered += [new for found in allocations for new in search.of_bits(method, found, is_needed=is_needed)]
+        offered += [new for found in allocations for new in search.of_bits(found, is_needed=is_needed)]
     offered += [candidate for family in FAMILIES for candidate in search.candidates(family, most_bytes)]
     offered += search.of_scheme(method.exported.calibration_samples)
     by_scheme: dict[str, Candidate] = {}
@@ -164,12 +164,13 @@ class _Search:
             changed = replace(self._scheme, quant_dtype=wider)
             yield from self._whole(_STEPS, "16-bit activations", list(self._facts), changed, _COST_OF_SCHEME)
 
-    def of_bits(self, method: LoweredMethod, allocation: Allocation, *, is_needed: bool) -> Iterator[Candidate]:
+    def of_bits(self, allocation: Allocation, *, is_needed: bool) -> Iterator[Candidate]:
         """Yield the change to other bits of the weights, if there is one. What it gains is known from its trial."""
         settings: dict[str, Settings] = {}
         names: list[str] = []
         for weight in allocation.bits:
-            operator, dtype = self._facts[weight.operator], dtype_of(method, weight.operator, self._scheme)
+            operator = self._facts[weight.operator]
+            dtype = dtype_of(operator.operator, self._scheme)
             if dtype is not None and operator.node is not None and dtype[1] != weight.element_bits:
                 names.append(weight.operator)
                 new = f"{dtype[0]}a{weight.element_bits}w"

@@ -4,10 +4,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from qnnsweep.conf.repair import BudgetConfig, TargetConfig
+from qnnsweep.conf.units import KIB
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
-from qnnsweep.tasks.repair.allocation import BYTES_PER_KIB, effective_bits
+from qnnsweep.tasks.repair.allocation import effective_bits
 from qnnsweep.tasks.repair.prediction import LOWEST, Statistic, noise_on_device
 from qnnsweep.tasks.results.outcome import CellResult, judge
 
@@ -107,7 +108,7 @@ def lowest_snr_db(measurements: Sequence[Measurement]) -> float | None:
 def oversize(measured: Measurement, target: TargetConfig) -> float:
     """Return by what the size of a program must be divided to be that of the target; at most 1 for a small one."""
     return max(
-        0.0 if target.size_kib is None else measured.size_bytes / (target.size_kib * BYTES_PER_KIB),
+        0.0 if target.size_kib is None else measured.size_bytes / (target.size_kib * KIB),
         0.0 if target.effective_bits is None else (measured.effective_bits or 0.0) / target.effective_bits,
     )
 
@@ -144,8 +145,8 @@ def shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
 
 def size_shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
     """Yield a text per limit of the target's size that is not met."""
-    if target.size_kib is not None and measured.size_bytes > target.size_kib * BYTES_PER_KIB:
-        yield f"the program has {measured.size_bytes / BYTES_PER_KIB:,.0f} KiB, the target is {target.size_kib:,}"
+    if target.size_kib is not None and measured.size_bytes > target.size_kib * KIB:
+        yield f"the program has {measured.size_bytes / KIB:,.0f} KiB, the target is {target.size_kib:,}"
     bits = measured.effective_bits
     if target.effective_bits is not None and bits is not None and bits > target.effective_bits:
         yield f"a weight has {bits:.2f} bits in the mean, the target is {target.effective_bits:g}"

@@ -143,6 +143,7 @@ class _Noise:
         self._eager = read_tensors(store, exported.outputs_eager)
         self._floats: dict[str, torch.Tensor] = {}
         self._sources: dict[str, int] = {}
+        self._rounded: dict[tuple[str, int], torch.Tensor] = {}
         tensors = {} if floats is None else read_tensors(store, floats)
         arrays = {name: tensor.float().numpy() for name, tensor in tensors.items()}
         constants: dict[int, Any] = {}
@@ -173,7 +174,9 @@ class _Noise:
         method, calls, constants = self._method, list(self._graph.calls), dict(self._graph.constants)
         for operator, number in bits.items():
             source, name = self._sources[operator], f"weight of {operator}"
-            constants[name] = _rounded(self._floats[operator], number, calls[source])
+            if (operator, number) not in self._rounded:
+                self._rounded[operator, number] = _rounded(self._floats[operator], number, calls[source])
+            constants[name] = self._rounded[operator, number]
             calls[source] = Call(target="aten.alias.default", arguments=({"constant": name},), keywords={}, dtype=None)
         graph = ReferenceGraph(calls, self._graph.outputs, constants)
         answers = designed_outputs(graph, method.operators, method.input_qparams, method.design, self._samples)
