@@ -9,7 +9,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from qnnsweep.tasks.records import OperatorCall
-from qnnsweep.tasks.toolchain.nodes import module_of
+from qnnsweep.tasks.toolchain.nodes import module_of, named_arguments
 from qnnsweep.tasks.toolchain.tensors import dtype_name
 
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -40,7 +40,7 @@ def call_texts(program: torch.export.ExportedProgram) -> Iterator[tuple[Node, st
 def _arguments(node: Node, constants: set[str]) -> Iterator[str]:
     """Yield the tensors, then the other arguments with their names. Those with their default values are left out."""
     schema = cast(Any, node.target)._schema.arguments
-    named = {**dict(zip((argument.name for argument in schema), node.args, strict=False)), **node.kwargs}
+    named = named_arguments(node)
     tensors = [name for name, value in named.items() if _has_tensor(value)]
     yield from (_argument(named[name], constants) for name in tensors)
     for argument in schema:

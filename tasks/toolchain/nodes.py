@@ -50,6 +50,12 @@ def schema_name(node: Node) -> str:
     return str(getattr(getattr(node.target, "_schema", None), "name", ""))
 
 
+def named_arguments(node: Node) -> dict[str, Any]:
+    """Return the arguments that a call states, by the names that its operator has for them."""
+    names = [argument.name for argument in cast(Any, node.target)._schema.arguments]
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
 def module_of(node: Node) -> str:
     """Return the path of the module whose code calls the operator; empty for the model itself."""
     modules = list(node.meta.get("nn_module_stack", {}).values())

@@ -1,14 +1,13 @@
 """The weights of an edge graph: how many elements each has, with how many bits, and which operators read it."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from qnnsweep.tasks.records import Operator, Weight
-from qnnsweep.tasks.toolchain.nodes import schema_name
+from qnnsweep.tasks.toolchain.nodes import named_arguments, schema_name
 
 _LAYERS = ("aten::conv", "aten::linear", "aten::embedding", "aten::mm", "aten::bmm", "aten::addmm", "aten::matmul")
 _BITS_OF_A_BLOCK = 4  # a block's scale is a multiple of the channel's scale
@@ -49,12 +48,7 @@ def _constant_of(node: Node) -> tuple[Node, float | None] | None:
 
 def _element_bits(node: Node) -> float:
     """Return the bits of the elements that a node dequantizes, by the ends of their grid."""
-    given = _arguments(node)
+    given = named_arguments(node)
     bits = float(math.ceil(math.log2(given["quant_max"] - given["quant_min"] + 1)))
     block = given.get("block_size")
     return bits if block is None else bits + _BITS_OF_A_BLOCK / math.prod(block)
-
-
-def _arguments(node: Node) -> Mapping[str, Any]:
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    return dict(zip(names, node.args, strict=False)) | node.kwargs
