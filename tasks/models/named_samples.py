@@ -44,6 +44,9 @@ def samples(
 ) -> Iterator[dict[str, Any]]:
     """Yield at most `count` samples of a split, with the key `origin`, which says where they are from.
 
+    If both splits are taken from one place, and `count` is more than the samples to evaluate, samples follow that are of
+    neither split: those of a repair's certificate.
+
     samples: the place of the samples; None for random numbers.
     counts: the number of samples per split, if both are taken from the place; None if it is for one split.
     kind, model: where the model is from (`timm`, `torchvision`, `hf`, `program`), and the arguments of its factory.
@@ -59,11 +62,13 @@ def samples(
     if samples is None:
         yield from _random(count, split, preparation(), named)
         return
-    stored = _stored(samples, counts or {split: count}, split)
+    unseen = max(0, count - counts["evaluation"]) if counts is not None and split == "evaluation" else 0
+    stored = _stored(samples, counts or {split: count}, split, unseen)
     chosen, of_split = stored.samples, ""
     if counts is not None and not stored.is_split:
-        numbers = divided(len(stored.samples), counts)
-        chosen = [stored.samples[number] for number in numbers[split]]
+        numbers = divided(len(stored.samples), counts, unseen)
+        of_certificate = numbers["unseen"] if split == "evaluation" else []
+        chosen = [*(stored.samples[number] for number in (*numbers[split], *of_certificate)), *stored.unseen]
         shared = numbers["evaluation"] == numbers["calibration"]
         of_split = f": {len(numbers['evaluation'])} of {len(stored.samples)} evaluated, "
         of_split += "the same one calibrates" if shared else f"{len(numbers['calibration'])} others calibrate"
@@ -88,12 +93,12 @@ def _random(count: int, split: str, preparation: Preparation, names: Sequence[st
         yield {"inputs": values, "name": f"random {number}", "origin": f"random numbers of seed {seed}"}
 
 
-def _stored(place: str, counts: Mapping[str, int], split: str) -> StoredSamples:
+def _stored(place: str, counts: Mapping[str, int], split: str, unseen: int) -> StoredSamples:
     if place == PHOTOGRAPHS:
         shown = [StoredSample(name=name, read=lambda picture=picture: picture) for name, picture in pictures(split)]
         return StoredSamples(words="photographs that ship", kind="picture", samples=shown, is_split=True)
     if is_function(place):
-        return called_samples(user_function(place), place, counts, split)
+        return called_samples(user_function(place), place, counts, split, unseen)
     return stored_samples(place)
 
 

@@ -43,6 +43,8 @@ class StoredSamples:
     samples: Sequence[StoredSample]
     is_split: bool = False
     """Whether all of them are for the split that was asked for."""
+    unseen: Sequence[StoredSample] = ()
+    """What a function yields after the samples of both splits."""
 
 
 def stored_samples(place: str) -> StoredSamples:
@@ -76,16 +78,19 @@ def stored_samples(place: str) -> StoredSamples:
     return found
 
 
-def called_samples(function: Callable[..., Any], name: str, counts: Mapping[str, int], split: str) -> StoredSamples:
+def called_samples(
+    function: Callable[..., Any], name: str, counts: Mapping[str, int], split: str, unseen: int
+) -> StoredSamples:
     """Return the samples that a function of the user yields, of which not more than needed are taken.
 
     It is called with the number of samples if it has a parameter without a default, and with `split` if it has such a
     parameter: then it yields the samples of this split. It yields samples with the key `inputs`, or inputs.
-    Raises RequestError if the function fails.
+    `unseen`: how many more are taken. Raises RequestError if the function fails.
     """
     parameters = inspect.signature(function).parameters
     by_split = "split" in parameters
-    count = counts[split] if by_split else sum(counts.values())
+    divided_count = counts[split] + unseen if by_split else sum(counts.values())
+    count = divided_count if by_split else divided_count + unseen
     named = {"split": split} if by_split else {}
     positional = [parameter for key, parameter in parameters.items() if key != "split" and _is_positional(parameter)]
     takes_count = "count" in parameters or any(parameter.default is inspect.Parameter.empty for parameter in positional)
@@ -97,7 +102,13 @@ def called_samples(function: Callable[..., Any], name: str, counts: Mapping[str,
     if not items:
         raise _wrong(name, "yields no sample")
     samples = [_from_function(item, index) for index, item in enumerate(items)]
-    return StoredSamples(words=f"those of {name.rpartition('/')[2]}", kind="inputs", samples=samples, is_split=by_split)
+    return StoredSamples(
+        words=f"those of {name.rpartition('/')[2]}",
+        kind="inputs",
+        samples=samples[:divided_count],
+        is_split=by_split,
+        unseen=samples[divided_count:],
+    )
 
 
 def _is_positional(parameter: inspect.Parameter) -> bool:
@@ -226,18 +237,24 @@ def _wrong(place: str, problem: str) -> RequestError:
     return RequestError(problem, key="samples", value=printable(place))
 
 
-def divided(available: int, counts: Mapping[str, int]) -> dict[str, list[int]]:
-    """Return which samples of one place are for the evaluation, and which others for the calibration.
+def divided(available: int, counts: Mapping[str, int], unseen: int = 0) -> dict[str, list[int]]:
+    """Return which samples of one place are for the evaluation, which others for the calibration, and `unseen` others.
 
-    The samples of both are spread over the place, because data are often sorted. If there are fewer than both need,
-    each gets its share, and at least one. A single sample is used for both.
+    The samples of each are spread over the place, because data are often sorted. If there are fewer than the first two
+    need, each of these gets its share, and at least one. A single sample is used for both.
     """
     evaluated = counts["evaluation"]
     if available < sum(counts.values()):
         evaluated = max(1, min(evaluated, available * evaluated // sum(counts.values())))
     evaluation = _spread(range(available), evaluated)
-    others = [number for number in range(available) if number not in set(evaluation)]
-    return {"evaluation": evaluation, "calibration": _spread(others, counts["calibration"]) if others else evaluation}
+    others = _without(range(available), evaluation)
+    calibration = _spread(others, counts["calibration"]) if others else evaluation
+    rest = _spread(_without(others, calibration), unseen)
+    return {"evaluation": evaluation, "calibration": calibration, "unseen": rest}
+
+
+def _without(numbers: Sequence[int], used: Sequence[int]) -> list[int]:
+    return sorted(set(numbers) - set(used))
 
 
 def _spread(numbers: Sequence[int], count: int) -> list[int]:

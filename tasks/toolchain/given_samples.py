@@ -14,7 +14,7 @@ from qnnsweep.tasks.errors import RequestError
 
 Sample = Mapping[str, Any]
 """A sample as the data sources of models yield it; see docs/models.md."""
-FEW_CALIBRATION, MOST_CALIBRATION, MOST_UNSEEN = 32, 128, 64
+FEW_CALIBRATION, MOST_CALIBRATION, MOST_UNSEEN = 16, 128, 64
 """So many samples calibrate before any is left unseen; and the largest numbers of both."""
 _LABELS = ("label", "labels")
 """The keys of a mapping that are a label, unless `forward` has a parameter of this name."""

@@ -4,6 +4,9 @@ Only the rounding of the weights changes. The grids of the values stay, as they 
 another way. The sum of the noise of single changes is not the noise of all changes together. So the sum, which an
 integer program minimizes, only says where the search begins. It then runs the choices with the smallest sums, and
 exchanges bits between weights as long as this helps.
+
+A weight becomes coarser only if there is no room for its bits. On few samples, the errors of two coarse weights can
+cancel by chance, and they do not on others.
 """
 
 import math
@@ -88,13 +91,14 @@ class _Search:
         ]
         if (start := least_sum(items, self._most_bits)) is None:
             return None
-        self._of(tuple(choices.element_bits[number] for choices, number in zip(self._weights, start, strict=True)))
+        cheapest = [choices.element_bits[number] for choices, number in zip(self._weights, start, strict=True)]
+        self._of(self._filled(tuple(cheapest)))
         most_runs = len(self._reached) + self._most_runs
         if math.prod(len(choices.element_bits) for choices in self._weights) <= _MOST_LISTED:
-            listed = filter(self._fits, product(*(choices.element_bits for choices in self._weights)))
+            listed = filter(self._is_full, product(*(choices.element_bits for choices in self._weights)))
             for bits in sorted(listed, key=self._expected)[: self._most_runs // 2]:
                 self._of(bits)
-        best = min(filter(self._fits, self._reached), key=self._of)
+        best = min(filter(self._is_full, self._reached), key=self._of)
         is_better = True
         while is_better:
             is_better = False
@@ -109,15 +113,34 @@ class _Search:
     def _fits(self, bits: _Bits) -> bool:
         return sum(new * choices.elements for new, choices in zip(bits, self._weights, strict=True)) <= self._most_bits
 
+    def _is_full(self, bits: _Bits) -> bool:
+        """Return whether the bits are not too many, and no weight is coarser than it need be."""
+        return self._fits(bits) and next(self._finer(bits), None) is None
+
+    def _filled(self, bits: _Bits) -> _Bits:
+        """Return the bits after coarser weights have got as many as there is room for."""
+        while finer := min(self._finer(bits), key=self._expected, default=None):
+            bits = finer
+        return bits
+
+    def _finer(self, bits: _Bits) -> Iterator[_Bits]:
+        """Yield the bits with one of the coarser weights finer by one choice, if they are not too many."""
+        for place, choices in enumerate(self._weights):
+            if bits[place] < choices.now:
+                new = min(other for other in choices.element_bits if other > bits[place])
+                finer = (*bits[:place], new, *bits[place + 1 :])
+                if self._fits(finer):
+                    yield finer
+
     def _near(self, bits: _Bits) -> Iterator[_Bits]:
-        """Yield the bits that differ at one or two weights, and that are not too many."""
+        """Yield the bits that differ at one or two weights, filled, and that are not too many."""
         for places in (*combinations(range(len(bits)), 1), *combinations(range(len(bits)), 2)):
             for changed in product(*(self._weights[place].element_bits for place in places)):
                 near = list(bits)
                 for place, new in zip(places, changed, strict=True):
                     near[place] = new
                 if sum(map(ne, near, bits)) == len(places) and self._fits(tuple(near)):
-                    yield tuple(near)
+                    yield self._filled(tuple(near))
 
     def _expected(self, bits: _Bits) -> float:
         """Return the sum of the noise of single changes."""

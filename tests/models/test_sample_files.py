@@ -65,6 +65,22 @@ def test_an_array_has_the_samples_along_its_first_axis(tmp_path: Path) -> None:
     assert names(taken(tmp_path / "x.npy", counts=None)) == ["sample 0", "sample 1"]
 
 
+def test_a_certificate_gets_samples_that_neither_split_has(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((10, 2)))
+    place, module = str(tmp_path / "x.npy"), tmp_path / "yields.py"
+    more = list(samples(COUNTS["evaluation"] + 3, split="evaluation", samples=place, counts=COUNTS))
+    assert names(more) == ["sample 2", "sample 7", "sample 0", "sample 4", "sample 9"]
+    assert {sample["origin"] for sample in more} == {"x.npy: 2 of 10 evaluated, 3 others calibrate"}
+    every = list(samples(99, split="evaluation", samples=place, counts=COUNTS))
+    assert sorted(names(every) + names(taken(place, "calibration"))) == [f"sample {number}" for number in range(10)]
+    module.write_text("def every():\n    yield from range(100)\ndef of(split):\n    yield from range(100)\n")
+    further = list(samples(COUNTS["evaluation"] + 3, split="evaluation", samples=f"{module}:every", counts=COUNTS))
+    assert [sample["inputs"] for sample in further] == [1, 3, 5, 6, 7]
+    assert [sample["inputs"] for sample in taken(f"{module}:every", "calibration")] == [0, 2, 4]
+    of_split = list(samples(COUNTS["evaluation"] + 3, split="evaluation", samples=f"{module}:of", counts=COUNTS))
+    assert [sample["inputs"] for sample in of_split] == [0, 1, 2, 3, 4]
+
+
 def test_named_arrays_are_the_inputs_by_name_with_labels(tmp_path: Path) -> None:
     arrays = {"ids": np.arange(6).reshape(6, 1), "mask": np.ones((6, 3), bool), "label": np.arange(6) * 10}
     np.savez(tmp_path / "both.npz", **arrays)

@@ -43,6 +43,21 @@ def test_no_other_bits_have_less_noise_when_the_quantizer_rounds_the_weights(
     assert noise[found] <= 1.05 * min(noise.values()), "the quantizer's grids of values differ a little"
 
 
+def test_no_weight_becomes_coarser_while_there_is_room_for_its_bits(
+    resources: Resources, lowered: LoweredProgram, request_8a8w: Request
+) -> None:
+    (_, weights), *_ = choices_of(lowered.methods[0], request_8a8w.scheme)
+    now = [WeightBits(operator=choices.operator, element_bits=8) for choices in weights]
+    most = 8.0 * sum(choices.elements for choices in weights)
+
+    def found(most_bits: float) -> list[WeightBits]:
+        given = lowered.methods[0], weights, most_bits, resources.store
+        return resources.workers.call("cure", entrypoints.best_bits, *given).value
+
+    assert found(most) == found(2 * most) == now
+    assert sorted(row.element_bits for row in found(most - 1)) == [4, *[8] * (len(weights) - 1)], "one is enough"
+
+
 def test_even_the_smallest_bits_can_be_too_many(
     resources: Resources, lowered: LoweredProgram, request_8a8w: Request
 ) -> None:
