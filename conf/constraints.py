@@ -115,7 +115,8 @@ Cron = Annotated[
 Positive = Annotated[float, Interval(gt=0)]
 NonNegative = Annotated[float, Interval(ge=0)]
 Share = Annotated[float, Interval(ge=0, le=1)]
-Decibels = Annotated[float, Interval()]
+Finite = Annotated[float, Interval()]
+Decibels = Finite
 FunctionPath = Annotated[str, function_path]
 HostAddress = Annotated[str, host_address]
 HostAndPort = Annotated[str, with_port(r"[\w.-]+:(?P<port>\d{1,5})", "not of the form host:port")]

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ import yaml
 from qnnsweep.conf import language_models
 from qnnsweep.conf.errors import RequestError, did_you_mean, printable
 from qnnsweep.conf.models import ModelConfig, Split
+from qnnsweep.conf.user_files import is_module
 
 FORMS = (
     "timm:NAME",
@@ -198,8 +198,7 @@ def _of_file(file: Path, function: str, word: str) -> NamedModel:
 def _of_module(module: str, function: str, word: str, folders: Sequence[Path]) -> NamedModel:
     """`folders`: the folders that can have the module, besides those of Python; the first is the current one."""
     top = module.partition(".")[0]
-    here = any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders)
-    if not here and find_spec(top) is None:
+    if not is_module(module, folders):
         guess = did_you_mean(top, ("timm", "torchvision", "hf"))
         raise _wrong(word, f"{guess}there is no module {top}; a model by name is one of {', '.join(FORMS)}")
     name = _joined(module.rpartition(".")[2], function)

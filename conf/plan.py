@@ -9,7 +9,7 @@ from qnnsweep.conf.check import problems, unknown_socs
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.impossible import impossible_reason
 from qnnsweep.conf.models import operators_of
-from qnnsweep.conf.names import AXES, SHIPPED_BACKENDS
+from qnnsweep.conf.names import AXES, METRICS, SHIPPED_BACKENDS
 from qnnsweep.conf.schema import (
     LimitsConfig,
     ObjectStoreConfig,
@@ -19,7 +19,7 @@ from qnnsweep.conf.schema import (
     ScheduleConfig,
     TrendConfig,
 )
-from qnnsweep.conf.user_files import folders_of_files, with_absolute_files
+from qnnsweep.conf.user_files import folders_of_files, missing, with_absolute_files
 
 SWEEP_KEYS = (
     "artifacts",
@@ -77,6 +77,7 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
     for request in requests:
         for problem in problems(request):
             raise problem
+        _check_metrics(request, folders)
         request = replace(request, model=with_absolute_files(request.model, folders))
         if request.by_operator:
             request = replace(request, model=operators_of(request.model))
@@ -109,6 +110,15 @@ def refuse_trend(plan: Plan, what: str) -> None:
         if getattr(plan.trend, field.name) != getattr(default, field.name):
             problem = f"{what} is not compared with earlier nights, so this key has no effect; leave it out"
             raise RequestError(problem, key=f"trend.{field.name}")
+
+
+def _check_metrics(request: Request, folders: Sequence[Path]) -> None:
+    """Raise RequestError for a metric whose function is missing: the comparison, which needs it, comes last."""
+    named = [("measure.metrics", name) for name in request.measure.metrics]
+    named += [("target.metric", name) for name in filter(None, [request.target.metric])]
+    for key, name in named:
+        if name not in METRICS and (problem := missing(name, folders)) is not None:
+            raise RequestError(problem, key=key, value=name)
 
 
 def _same_name(request: Request, swept: Sequence[str]) -> RequestError:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from annotated_types import Interval
 
-from qnnsweep.conf.constraints import Count, Decibels, Natural, Share
+from qnnsweep.conf.constraints import Count, Decibels, Finite, Natural, Share, function_path_or
+from qnnsweep.conf.names import METRICS
 
 Ratio = Annotated[float, Interval(ge=0.01)]
 Bits = Annotated[float, Interval(ge=2, le=32)]
@@ -27,6 +28,11 @@ class TargetConfig:
     """The share of samples whose largest output is at the same index as in eager fp32."""
     accuracy: Share | None = None
     """The share of labelled samples that the device classifies correctly."""
+    metric: Annotated[str, function_path_or(METRICS)] | None = None
+    """A metric of the final outputs, as for `measure.metrics`. Its mean over the samples must be at least
+    `metric_at_least`, or at most `metric_at_most`."""
+    metric_at_least: Finite | None = None
+    metric_at_most: Finite | None = None
     introduced_operators: Natural | None = None
     """The largest number of operators that may introduce error."""
     size_kib: Count | None = None

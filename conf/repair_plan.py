@@ -22,6 +22,7 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
     first = plan.cells[0].request
     if first.target == TargetConfig():
         raise RequestError("a repair needs a target, such as target.final_snr_db=30", key="target")
+    _check_metric(first.target)
     for axis in ("model", "scheme", "toolchain", "backend", "where"):
         if any(getattr(cell.request, axis) != getattr(first, axis) for cell in plan.cells):
             key = "device" if axis == "where" else axis
@@ -46,12 +47,26 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
     return replace(plan, cells=tuple(_with_certificate(cell) for cell in plan.cells))
 
 
+def _check_metric(target: TargetConfig) -> None:
+    names = ("target.metric_at_least", "target.metric_at_most")
+    given = zip(names, (target.metric_at_least, target.metric_at_most), strict=True)
+    limits = [(name, limit) for name, limit in given if limit is not None]
+    if target.metric is not None and not limits:
+        problem = f"needs a limit of its mean: {' or '.join(names)}"
+        raise RequestError(problem, key="target.metric", value=target.metric)
+    if target.metric is None and limits:
+        raise RequestError("a limit of target.metric, which is not given", key=limits[0][0], value=limits[0][1])
+    if len(limits) == len(names) and limits[0][1] > limits[1][1]:
+        raise RequestError(f"is more than {limits[1][0]}={limits[1][1]:g}", key=limits[0][0], value=limits[0][1])
+
+
 def _with_certificate(cell: PlannedCell) -> PlannedCell:
     """Return the cell with the samples of the certificate after those of the search, and with `reuse=capture`."""
     request, evaluation = cell.request, cell.request.model.evaluation
     assert evaluation is not None, "checked by qnnsweep.conf.check"
     count = evaluation.count + request.certificate.samples
     model = replace(request.model, evaluation=replace(evaluation, count=count))
-    measure = replace(request.measure, cures=max(request.measure.cures, _TRIALS))
+    metrics = list(dict.fromkeys([*request.measure.metrics, *filter(None, [request.target.metric])]))
+    measure = replace(request.measure, cures=max(request.measure.cures, _TRIALS), metrics=metrics)
     changed = replace(request, model=model, measure=measure, searched_samples=evaluation.count, reuse=Reuse.capture)
     return replace(cell, request=changed)

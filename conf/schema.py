@@ -111,7 +111,8 @@ class MeasureConfig:
     equal byte by byte. A difference fails the cell: it is a fault of a runtime, and of no operator."""
     metrics: list[Annotated[str, function_path_or(METRICS)]] = field(default_factory=list[str])
     """The metrics of the table `metrics`: names of `qnnsweep.conf.names.METRICS`, or `package.module:function` for a
-    metric of your own. Such a metric is a function of (actual, reference) or an ExecuTorch NumericalComparatorBase."""
+    metric of your own. Such a metric is a function of (actual, reference) or an ExecuTorch NumericalComparatorBase. If
+    the function has a parameter `label`, it gets the sample's label, and is computed for final outputs only."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,10 +1,12 @@
-"""Functions that a model names by the path of a Python file."""
+"""Functions that a configuration names: in a Python file, or in a module of the user's own."""
 
+import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
-from qnnsweep.conf.errors import RequestError, printable
+from qnnsweep.conf.errors import RequestError, did_you_mean, printable
 from qnnsweep.conf.models import DataConfig, MethodConfig, ModelConfig
 
 SUFFIX = ".py"
@@ -49,6 +51,45 @@ def folders_of_files(model: ModelConfig) -> Iterator[Path]:
     splits = [split for part in (model, *methods) for split in (part.calibration, part.evaluation) if split]
     functions = [model.factory, *(method.factory or "" for method in methods), *(split.source for split in splits)]
     yield from (file.parent for function in functions if (file := file_of(function)))
+
+
+def is_module(module: str, folders: Sequence[Path]) -> bool:
+    """Return whether one of the folders, or Python, has the top-level package of a module. Nothing is imported."""
+    top = module.partition(".")[0]
+    return any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders) or bool(
+        find_spec(top)
+    )
+
+
+def missing(function: str, folders: Sequence[Path]) -> str | None:
+    """Return what is missing of `package.module:function`; None if nothing is, or if only an import would show it."""
+    module, _, name = function.rpartition(":")
+    if not is_module(module, folders):
+        return f"there is no module {module.partition('.')[0]}; modules in a --config-dir can be imported"
+    path = Path(*module.split("."))
+    files = [folder / file for folder in folders for file in (f"{path}.py", path / "__init__.py")]
+    file = next((file for file in files if file.is_file()), None)
+    names = None if file is None else _names(file)
+    if file is None or names is None or name in names:
+        return None
+    return f"{did_you_mean(name, names)}{file} has no {name}"
+
+
+def _names(file: Path) -> set[str] | None:
+    """Return the names that a source file binds; None if it cannot be read, or takes all names of another module."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # the import says more
+        return None
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    return None if "*" in names or "__getattr__" in names else names
 
 
 def _absolute(function: str, key: str, folders: Sequence[Path]) -> str:

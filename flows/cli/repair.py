@@ -1,8 +1,9 @@
 """The command `qnnsweep repair`. Heavy libraries are imported only after the request has been parsed and checked."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
@@ -15,9 +16,11 @@ from qnnsweep.flows.cli.foreground import run_on_this_machine
 from qnnsweep.flows.server.settings import configure_prefect
 
 if TYPE_CHECKING:
+    from qnnsweep.conf.repair import TargetConfig
     from qnnsweep.flows.cells.graph import ProgressCallback
     from qnnsweep.flows.repair import RepairResult
     from qnnsweep.tasks.records.repair_rows import CertificateRow
+    from qnnsweep.tasks.results.repair import Measurement
     from qnnsweep.tasks.results.repair_search import Search, Step
 
 EXITS = """
@@ -93,8 +96,13 @@ def _steps_table(search: "Search") -> Table:
     from qnnsweep.tasks.report.format import kib, plain_table
     from qnnsweep.tasks.results.repair import lowest_snr_db
 
-    with_bits = search.target.effective_bits is not None
-    numbers = ("predicted dB", "measured dB", "lowest SNR dB", "pte KiB", *(["bits per weight"] if with_bits else []))
+    target = search.target
+    further: dict[str, Callable[[Sequence[Measurement]], str]] = {}
+    if target.metric is not None:
+        further[target.metric] = lambda measured: _farthest(measured, target)
+    if target.effective_bits is not None:
+        further["bits per weight"] = lambda measured: f"{max(side.effective_bits or 0.0 for side in measured):.2f}"
+    numbers = ("predicted dB", "measured dB", "lowest SNR dB", "pte KiB", *further)
     table = plain_table("step", "change", *numbers, "", right=("step", *numbers))
     for step in search.steps:
         candidate, measured = step.candidate, [side for side in step.measurements if side is not None]
@@ -106,32 +114,38 @@ def _steps_table(search: "Search") -> Table:
             _db(step.measured_db).removesuffix(" dB") if candidate else "",
             "–" if lowest is None else f"{lowest:.1f}",
             kib(max(side.size_bytes for side in measured)) if measured else "–",
-            *(
-                [f"{max(side.effective_bits or 0.0 for side in measured):.2f}" if measured else "–"]
-                if with_bits
-                else []
-            ),
+            *(number(measured) if measured else "–" for number in further.values()),
             Text("" if candidate is None else "✓ accepted" if step.accepted else f"✗ {step.why}"),
         )
     return table
 
 
+def _farthest(measured: "Sequence[Measurement]", target: "TargetConfig") -> str:
+    """Return the mean of the target's metric on the SoC where it is farthest from its limit."""
+    from qnnsweep.tasks.report.format import real
+    from qnnsweep.tasks.results.repair import metric_miss
+
+    values = max(measured, key=lambda side: metric_miss(side, target)).metric
+    return real(mean(values) if values else None)
+
+
 def _certificate_table(rows: Sequence["CertificateRow"]) -> Table:
-    from qnnsweep.tasks.report.format import kib, percent, plain_table
+    from qnnsweep.tasks.report.format import interval, kib, percent, plain_table
 
     samples = rows[0].certificate_samples if rows else 0
-    columns = ("lowest SNR dB", "mean SNR dB", "top-1 %", "accuracy %", "pte KiB", "DRAM KiB", "cycles")
+    with_metric = any(row.metric is not None for row in rows)
+    metric = ("metric",) if with_metric else ()
+    columns = ("lowest SNR dB", "mean SNR dB", *metric, "top-1 %", "accuracy %", "pte KiB", "DRAM KiB", "cycles")
     title = f"certificate: {samples} samples that neither the calibration nor the search has used"
     table = plain_table("soc", "scheme", *columns, right=columns, title=title)
     for row in rows:
         final = row.finals
-        low, high = final.mean_snr_db_low, final.mean_snr_db_high
-        interval = "" if low is None or high is None else f" ({low:.1f} to {high:.1f})"
         table.add_row(
             row.cell.soc,
             row.side,
             _number(final.final_snr_db),
-            _number(final.mean_snr_db) + interval,
+            _number(final.mean_snr_db) + interval(final.mean_snr_db_low, final.mean_snr_db_high),
+            *([_metric(row)] if with_metric else []),
             percent(final.top1_agreement),
             percent(final.accuracy),
             kib(row.size_bytes),
@@ -139,6 +153,13 @@ def _certificate_table(rows: Sequence["CertificateRow"]) -> Table:
             "–" if row.cycles is None else f"{row.cycles:,.0f}",
         )
     return table
+
+
+def _metric(row: "CertificateRow") -> str:
+    from qnnsweep.tasks.report.format import real
+
+    bounds = "" if row.metric_low is None else f" ({real(row.metric_low)} to {real(row.metric_high)})"
+    return f"{real(row.metric)}{bounds}"
 
 
 def _number(number: float | None) -> str:
@@ -153,6 +174,7 @@ def _summary(result: "RepairResult") -> dict[str, Any]:
     sizes = [max((side.size_bytes for side in measured), default=None) for measured in (before, after)]
     certificate = [
         {"soc": row.cell.soc, "side": row.side, "samples": row.certificate_samples, **asdict(row.finals)}
+        | {"metric": row.metric, "metric_low": row.metric_low, "metric_high": row.metric_high}
         for row in result.certificate
     ]
     return {

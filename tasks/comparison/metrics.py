@@ -24,6 +24,7 @@ class Pair:
     actual: NDArray[Any]
     reference: NDArray[Any]
     qparams: Quantization | None  # of the device's tensor, for metrics in quantization steps
+    label: int | None = None  # of the sample, for a final output
 
 
 def metric_template(
@@ -75,9 +76,10 @@ def _own_metrics(names: tuple[str, ...], pairs: Sequence[Pair]) -> dict[str, lis
         for side, value in (("actual", pair.actual), ("reference", pair.reference))
     }
     handles = {str(number): _handles(pair.subject.debug_handle) for number, pair in enumerate(pairs)}
+    labels = {str(number): pair.label for number, pair in enumerate(pairs) if pair.subject.operator is None}
     file = Path("pairs.safetensors")  # in the worker's own folder
     save_file(tensors, file)
-    return entrypoints.own_metrics(names, file, handles)
+    return entrypoints.own_metrics(names, file, handles, labels)
 
 
 def _handles(debug_handle: int | None) -> tuple[int, ...]:

@@ -113,7 +113,8 @@ class FinalOutputs:
             key = tensor_key(sample, index)
             if (actual := self._output(rung, key)) is not None:
                 subject = metric_template(None, index, sample, rung, "eager")
-                yield Pair(subject=subject, actual=actual, reference=self.eager[key], qparams=None)
+                label = self.exported.labels[sample]
+                yield Pair(subject=subject, actual=actual, reference=self.eager[key], qparams=None, label=label)
 
     def observer_effect(self) -> tuple[Difference | None, float | None]:
         """Compare the debug program's final outputs with those of the shipping program: see `lowest_snr`."""

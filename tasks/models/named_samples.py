@@ -44,8 +44,8 @@ def samples(
 ) -> Iterator[dict[str, Any]]:
     """Yield at most `count` samples of a split, with the key `origin`, which says where they are from.
 
-    If both splits are taken from one place, and `count` is more than the samples to evaluate, samples follow that are of
-    neither split: those of a repair's certificate.
+    If both splits are taken from one place, and `count` is more than the samples to evaluate, samples follow that are
+    of neither split: those of a repair's certificate.
 
     samples: the place of the samples; None for random numbers.
     counts: the number of samples per split, if both are taken from the place; None if it is for one split.

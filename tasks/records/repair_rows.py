@@ -30,6 +30,8 @@ class RepairRow:
     """SNR of the mean noise of this SoC's program over the search's samples; null if it is infinite or not measured."""
     final_snr_db: Decibels | None
     """Lowest SNR of any final output of this SoC's program over the search's samples; null as `mean_snr_db`."""
+    metric: float | None
+    """Mean of `target.metric` over the search's samples; null without this key, and if the metric has no value."""
     size_bytes: Bytes | None
     """Size of the shipping program; null if there is none."""
     effective_bits: float | None
@@ -59,6 +61,12 @@ class CertificateRow:
     left_out: int
     """Number of further samples that are equal to a sample of the calibration or of the search."""
     finals: Finals
+    metric: float | None
+    """Mean of `target.metric` over the samples; null without this key, and if the metric has no value."""
+    metric_low: float | None
+    """Lower bound of the 95 % interval of `metric`, by the percentile bootstrap; null for fewer than two samples."""
+    metric_high: float | None
+    """Upper bound of this interval."""
     size_bytes: Bytes
     """Size of the shipping program."""
     ddr_bytes: Bytes | None

@@ -1,10 +1,13 @@
 """The judgement of a repair's steps: what a scheme reaches on every SoC, and what is missing to the target."""
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 
 from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.conf.units import KIB
+from qnnsweep.tasks.numerics.interval import bootstrap_interval
 from qnnsweep.tasks.records import Comparison, LoweredProgram
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
@@ -20,6 +23,10 @@ class Measurement:
     finals: Finals
     noise: tuple[float, ...]
     """Per sample, the noise-to-signal ratio of the worst final output."""
+    metric: tuple[float, ...]
+    """Per sample, the mean of the target's metric over the final outputs; only of samples for which it has a value."""
+    metric_problem: str | None
+    """Why the metric has no value."""
     introduced_operators: int
     size_bytes: int
     effective_bits: float | None
@@ -57,9 +64,12 @@ def measurement(cell: CellResult) -> Measurement | None:
     if comparison is None or lowered is None or judged.finals is None or judged.outcome == "failed":
         return None
     rows = (*comparison.operators, *comparison.requantized)
+    metric, metric_problem = _metric(comparison, cell.request.target.metric)
     return Measurement(
         finals=judged.finals,
         noise=tuple(noise_on_device(comparison)),
+        metric=metric,
+        metric_problem=metric_problem,
         introduced_operators=len({row.operator.index for row in rows if row.verdict in OWN_ERROR}),
         size_bytes=lowered.program.size,
         effective_bits=effective_bits(lowered),
@@ -67,6 +77,17 @@ def measurement(cell: CellResult) -> Measurement | None:
         spill_bytes=_total(lowered, "spill_bytes"),
         cycles=_cycles(comparison),
     )
+
+
+def _metric(comparison: Comparison, name: str | None) -> tuple[tuple[float, ...], str | None]:
+    """Return the values of a metric per sample, and a reason why it has none."""
+    values: dict[int, list[float]] = {}
+    rows = [row for row in comparison.metrics if row.metric == name and row.operator is None and row.rung == "device"]
+    for row in rows:
+        if row.value is not None:
+            values.setdefault(row.sample, []).append(row.value)
+    problem = next((row.problem for row in rows if row.problem is not None), None)
+    return tuple(mean(of_sample) for of_sample in values.values()), problem
 
 
 def _total(lowered: LoweredProgram, *names: str) -> int | None:
@@ -138,9 +159,38 @@ def shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
         if least is not None and (reached is None or reached < least):
             has = "not defined" if reached is None else f"{100 * reached:.1f} %"
             yield f"{name.replace('_', ' ')} is {has}, the target is {100 * least:g} %"
+    yield from metric_shortfalls(measured, target)
     most = target.introduced_operators
     if most is not None and measured.introduced_operators > most:
         yield f"{measured.introduced_operators} operators introduce error, the target is {most}"
+
+
+def metric_shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
+    """Yield a text if the metric has no value for a sample, or if its mean is beyond its limit."""
+    if target.metric is None:
+        return
+    if not measured.metric or measured.metric_problem is not None:
+        yield f"{target.metric} is not defined: {measured.metric_problem or 'it has no value for any sample'}"
+        return
+    value = mean(measured.metric)
+    yield from (f"{target.metric} is {value:.4g}, {limit}" for limit in _beyond(value, target))
+
+
+def metric_miss(measured: Measurement, target: TargetConfig) -> float:
+    """Return by how much the mean of the metric misses its limit."""
+    if not measured.metric or measured.metric_problem is not None:
+        return math.inf
+    value = mean(measured.metric)
+    least, most = target.metric_at_least, target.metric_at_most
+    return max(0.0 if least is None else least - value, 0.0 if most is None else value - most, 0.0)
+
+
+def _beyond(value: float, target: TargetConfig) -> Iterator[str]:
+    least, most = target.metric_at_least, target.metric_at_most
+    if least is not None and value < least:
+        yield f"the target is at least {least:g}"
+    if most is not None and value > most:
+        yield f"the target is at most {most:g}"
 
 
 def size_shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
@@ -172,11 +222,15 @@ def excesses(measured: Measurement, before: Measurement, budget: BudgetConfig) -
 def uncertain(measured: Measurement, target: TargetConfig) -> Iterator[str]:
     """Yield a text per limit of the target that unseen samples do not confirm: it is met, but not with certainty.
 
-    The lowest SNR and the quantile are facts about the samples. A mean and a share are estimates: the lower bound of
-    their 95 % interval must meet the limit, unless all samples do.
+    The lowest SNR and the quantile are facts about the samples. A mean and a share are estimates: the bound of their
+    95 % interval must meet the limit, unless all samples do.
     """
     yield from shortfalls(measured, target)
     final = measured.finals
+    if target.metric is not None and not list(metric_shortfalls(measured, target)):
+        interval = bootstrap_interval(measured.metric)
+        for bound in () if interval is None else interval:
+            yield from (f"{target.metric} may be {bound:.4g}, {limit}" for limit in _beyond(bound, target))
     least, low = target.mean_snr_db, final.mean_snr_db_low
     if least is not None and not list(shortfalls(measured, target)) and low is not None and low < least:
         yield f"mean SNR may be {low:.1f} dB, below {least:g} dB"

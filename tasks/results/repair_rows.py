@@ -3,7 +3,9 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from statistics import mean
 
+from qnnsweep.tasks.numerics.interval import bootstrap_interval
 from qnnsweep.tasks.records.repair_rows import CertificateRow, RepairRow
 from qnnsweep.tasks.records.vocabulary import CertificateSide
 from qnnsweep.tasks.results.outcome import CellResult
@@ -55,6 +57,7 @@ def repair_rows(run_id: str, steps: Sequence[Step]) -> Iterator[RepairRow]:
                 measured_db=_finite(step.measured_db),
                 mean_snr_db=final.mean_snr_db if final else None,
                 final_snr_db=final.final_snr_db if final else None,
+                metric=mean(measured.metric) if measured and measured.metric else None,
                 size_bytes=measured.size_bytes if measured else None,
                 effective_bits=measured.effective_bits if measured else None,
                 ddr_bytes=measured.ddr_bytes if measured else None,
@@ -84,10 +87,17 @@ def certificate_rows(
                     certificate_samples=len(samples),
                     left_out=left_out,
                     finals=measured.finals,
+                    **_metric(measured.metric),
                     size_bytes=measured.size_bytes,
                     ddr_bytes=measured.ddr_bytes,
                     cycles=measured.cycles,
                 )
+
+
+def _metric(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the columns of the target's metric. `values`: one per sample."""
+    low, high = bootstrap_interval(values) or (None, None)
+    return {"metric": mean(values) if values else None, "metric_low": low, "metric_high": high}
 
 
 def _finite(number: float | None) -> float | None:

@@ -19,6 +19,7 @@ from qnnsweep.tasks.results.repair import (
     Measurement,
     excesses,
     measurement,
+    metric_miss,
     of_samples,
     oversize,
     reached_db,
@@ -213,6 +214,11 @@ class Search:
             # HTP pads what it packs: a program can keep its size, and become smaller with the next bits.
             has_fewer = size == size_before and bits < bits_before
             return has_fewer, f"the weights have {'fewer' if has_fewer else 'no fewer'} bits"
+        if self.target.metric is not None:
+            miss, miss_before = self._miss(measured), self._miss(_complete(self.accepted))
+            if miss != miss_before:
+                words = "nearer to" if miss < miss_before else "farther from"
+                return miss < miss_before, f"{self.target.metric} gets {words} its limit"
         if gain >= LEAST_GAIN_DB:
             return True, f"the {self._number} rises"
         if not any(list(shortfalls(side, self.target)) for side in measured):
@@ -223,6 +229,9 @@ class Search:
         """Return by what the largest program exceeds the target's size, and the mean number of bits of a weight."""
         sizes = [oversize(side, self.target) for side in measured]
         return max(sizes), max(side.effective_bits or 0.0 for side in measured)
+
+    def _miss(self, measured: Sequence[Measurement]) -> float:
+        return max(metric_miss(side, self.target) for side in measured)
 
     @property
     def _number(self) -> str:

@@ -94,11 +94,11 @@ def best_bits(
 
 
 def own_metrics(
-    names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]]
+    names: tuple[str, ...], pairs: Path, handles: Mapping[str, tuple[int, ...]], labels: Mapping[str, int | None]
 ) -> dict[str, list[tuple[float | None, str | None]]]:
     from qnnsweep.tasks.toolchain import comparators
 
-    return comparators.own_metrics(names, pairs, handles)
+    return comparators.own_metrics(names, pairs, handles, labels)
 
 
 def edge_models(quantized: QuantizedModel, options: LoweringOptions, store: Store) -> list["EdgeModel"]:

@@ -48,6 +48,37 @@ def test_a_file_is_found_in_the_working_folder_first(
     assert cell.request.model.factory == f"{elsewhere}/nets/my-net.py:make"
 
 
+METRICS = "import math\nfrom a import b as c\nnumber = 3\nif number:\n    def worst(x, y): ...\nclass Kind: ...\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("mine.worst", None), ("mine.number", None), ("mine.Kind", None), ("mine.c", None), ("mine.math", None),
+        ("mine.wurst", "did you mean worst? {folder}/mine.py has no wurst"),
+        ("mine.b", "{folder}/mine.py has no b"),
+        ("package.inner.worst", None),
+        ("package.inner.wurst", "did you mean worst? {folder}/package/inner.py has no wurst"),
+        ("package.any_name", None), ("broken.any_name", None), ("json.dumps", None), ("json.no_such_name", None),
+        ("nowhere.inner.f", "there is no module nowhere; modules in a --config-dir can be imported"),
+    ],
+)  # fmt: skip
+def test_a_metric_that_is_missing_is_refused_before_any_work(folder: Path, name: str, problem: str | None) -> None:
+    (folder / "package").mkdir()
+    for file in ("mine.py", "package/inner.py"):
+        (folder / file).write_text(METRICS)
+    (folder / "package" / "__init__.py").write_text("from package.inner import *\n")
+    (folder / "broken.py").write_text("def f(:\n")
+    function = ":".join(name.rsplit(".", 1))
+    words = ["model=my_net", "scheme=fp16", f"measure.metrics=[{function}]"]
+    if problem is None:
+        assert load(words, config_dirs=[folder]).cells[0].request.measure.metrics == [function]
+        return
+    with pytest.raises(RequestError) as raised:
+        load(words, config_dirs=[folder])
+    assert str(raised.value) == f"measure.metrics={function}: {problem.format(folder=folder)}"
+
+
 def test_a_file_that_does_not_exist_is_refused(folder: Path) -> None:
     with pytest.raises(RequestError) as raised:
         load(["model=my_net", "scheme=fp16", "model.factory=nets/net.py:make"], config_dirs=[folder])

@@ -145,12 +145,12 @@ def test_a_model_in_a_run_names_no_code(tmp_path: Path, planted: Path) -> None:
     assert "factory" not in json.dumps(cells_of(*SWEPT))
 
 
-def test_the_command_line_can_name_the_code_of_a_run_again(tmp_path: Path) -> None:
+def test_the_command_line_can_name_the_code_of_a_run_again(tmp_path: Path, planted: Path) -> None:
     cells = cells_of("measure.metrics=[l1]")
     _metric(cells)
     store = store_of(tmp_path, cells)
     for names, kept in ((f"[{PLANTED}]", [PLANTED]), ("[]", [])):
-        _, plan = planned(store, None, [f"measure.metrics={names}"], [])
+        _, plan = planned(store, None, [f"measure.metrics={names}"], [planted])
         assert plan.cells[0].request.measure.metrics == kept
 
 

@@ -180,6 +180,13 @@ WRONG = {
     "target.final_snr_db=30 budget.cycles_ratio=1": "budget.cycles_ratio: needs measure.profile_level=2, which counts "
     "the cycles",
     "target.top1_agreement=2": "target.top1_agreement=2.0: at most 1",
+    "target.metric=mse": "target.metric=mse: needs a limit of its mean: target.metric_at_least or "
+    "target.metric_at_most",
+    "target.metric_at_most=1": "target.metric_at_most=1.0: a limit of target.metric, which is not given",
+    "target.metric=mse target.metric_at_least=2 target.metric_at_most=1": "target.metric_at_least=2.0: is more than "
+    "target.metric_at_most=1",
+    "target.metric=nowhere:f target.metric_at_least=2": "target.metric=nowhere:f: there is no module nowhere; modules "
+    "in a --config-dir can be imported",
 }
 
 

@@ -21,6 +21,10 @@ def largest(actual: np.ndarray, reference: np.ndarray) -> float:
     return float(np.abs(actual - reference).max())
 
 
+def is_right(actual: np.ndarray, reference: np.ndarray, label: int | None) -> float | None:
+    return None if label is None else float(actual.flat[label] == actual.max())
+
+
 def undefined(actual: np.ndarray, reference: np.ndarray) -> None:
     return None
 

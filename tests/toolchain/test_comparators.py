@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,6 +57,13 @@ def test_a_function_of_one_s_own_gets_the_tensors_and_may_have_no_answer(resourc
     assert results["own_metrics:largest"] == (pytest.approx(results["max_abs"][0], rel=1e-6), None)
     assert results["max_steps"] == (pytest.approx(results["max_abs"][0] / 0.125, rel=1e-12), None)  # type: ignore[operator]
     assert results["own_metrics:undefined"] == (None, None)
+
+
+def test_a_function_with_a_parameter_label_gets_that_of_the_sample_for_final_outputs_only(resources: Resources) -> None:
+    final = replace(pair(), subject=replace(pair().subject, operator=None))
+    pairs = [replace(final, label=label) for label in (int(ACTUAL.argmax()), int(ACTUAL.argmin()), None)]
+    results = in_a_child(resources, ["own_metrics:is_right"], [*pairs, pair()])
+    assert [(result.value, result.problem) for result in results] == [(1, None), (0, None), (None, None), (None, None)]
 
 
 def test_a_metric_that_fails_is_told_and_the_others_answer(resources: Resources) -> None:
