@@ -18,6 +18,7 @@ from qnnsweep.tasks.toolchain.overridden import METHOD_OF_GRAPH
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.shared_observers import equalize_states, share_observers
 from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
+from qnnsweep.tasks.toolchain.training_patterns import without_training_patterns
 
 
 def quantize_model(model: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> QuantizedModel:
@@ -137,7 +138,8 @@ def _converted(prepared: GraphModule, observers: list[Node]) -> GraphModule:
         for observer in observers
         for reader in observer.users
     }
-    converted = convert_pt2e(prepared)
+    with without_training_patterns(prepared):
+        converted = convert_pt2e(prepared)
     for reader in converted.graph.nodes:
         for position, node in enumerate(reader.all_input_nodes):
             ancestor = ancestors.get((reader.name, position))
