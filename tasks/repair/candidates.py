@@ -51,6 +51,8 @@ class Candidate:
     estimated_db: float
     """The gain if the change removed the whole error that it is for. Only a trial predicts a gain."""
     cost: float
+    device_share: float = 0.0
+    """The part of the error that is the device's own at these operators, if the change is for this error."""
     is_needed: bool = False
     """Whether the program is larger than its target without the change, so that a loss is no reason against it."""
 
@@ -207,6 +209,9 @@ class _Search:
         """Return the energy that a family should remove at some operators."""
         return sum(self._parts.get((cause, name), 0.0) for cause in family.causes for name in names)
 
+    def _of_device(self, names: Sequence[str]) -> float:
+        return sum(self._parts.get(("device", name), 0.0) for name in names)
+
     def _draft(self, family: Family, names: Sequence[str], offers: Mapping[str, Settings]) -> "_Draft":
         settings = self._settings(family, names, offers)
         changed = [operator for operator in self._facts.values() if operator.node in settings]
@@ -265,6 +270,7 @@ class _Search:
             scheme=with_settings(self._scheme, draft.settings),
             estimated_db=draft.estimated_db,
             cost=draft.cost,
+            device_share=self._of_device(draft.names) if family.causes[0] == "device" else 0.0,
         )
 
     def _where(self, names: Sequence[str]) -> str:

@@ -39,10 +39,15 @@ def cures(
     comparison: Comparison,
     lowered: LoweredProgram,
     statistic: Statistic = LOWEST,
+    *,
+    is_measured: bool = False,
 ) -> list[Cure]:
-    """Return the candidates that were tried and not refused, the one with most predicted gain per cost first."""
+    """Return the candidates that were tried and not refused, the one with most predicted gain per cost first.
+
+    `is_measured`: whether the changes will be measured; see `Promise`.
+    """
     trials = {_key(trial): trial for trial in tried.trials}
-    promise = Promise(comparison, lowered, statistic)
+    promise = Promise(comparison, lowered, statistic, is_measured=is_measured)
     found = [
         cure
         for candidate in offered
@@ -52,11 +57,22 @@ def cures(
 
 
 class Promise:
-    """What the trials of a cell's candidates promise for the number that the target is about."""
+    """What the trials of a cell's candidates promise for the number that the target is about.
 
-    def __init__(self, comparison: Comparison, lowered: LoweredProgram, statistic: Statistic = LOWEST) -> None:
+    `is_measured`: whether the changes will be measured. Then a change for the device's own error is assumed to remove
+    it at its operators, which no trial on the host shows.
+    """
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        lowered: LoweredProgram,
+        statistic: Statistic = LOWEST,
+        *,
+        is_measured: bool = False,
+    ) -> None:
         samples = lowered.methods[0].choosable
-        self._statistic = statistic
+        self._statistic, self._is_measured = statistic, is_measured
         self._device = noise_on_device(comparison, samples)
         self.design = noise_of_design(comparison, samples)
         """The noise of every sample at the rung `designed` before a change."""
@@ -66,7 +82,8 @@ class Promise:
         device = self._device
         if trial.refused is not None or not len(trial.noise) == len(device) == len(self.design):
             return None
-        noise = predicted_noise(device, self.design, trial.noise)
+        removed = candidate.device_share if self._is_measured else 0.0
+        noise = predicted_noise(device, self.design, trial.noise, removed)
         gains = [gain_db(LOWEST([before]), LOWEST([after])) for before, after in zip(device, noise, strict=True)]
         gain = gain_db(self._statistic(device), self._statistic(noise))
         return Cure(candidate=candidate, predicted_db=gain, lowest_db=min(gains), highest_db=max(gains))

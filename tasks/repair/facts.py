@@ -99,7 +99,9 @@ def _facts(
     codes = [part.codes_used for part in parts if part.codes_used is not None]
     masking = {name for row in rows for name in row.masked_by}
     sources = [by_index[index] for index in operator.sources]
-    constants = [source.shape for source in sources if source.constant and source.shape]
+    # An output of an operator with several outputs, such as a batch norm, is an operator of its own.
+    computing = sources[0].sources if operator.target == "getitem" and sources else operator.sources
+    constants = [by_index[index].shape or () for index in computing if by_index[index].constant]
     # The dequantized weights and biases of a layer have operators of their own; an addend is a constant of the graph.
     reads_constant = (
         operator.target.startswith(("aten.add", "aten.mul", "aten.sub", "aten.div"))
@@ -119,7 +121,7 @@ def _facts(
         before_softmax=any("softmax" in name for name in masking) or any("softmax" in r.target for r in readers),
         before_clamp=before_clamp,
         merged_with=tuple(reader.index for reader in readers) if before_clamp else tuple(before),
-        weights=sum(map(math.prod, constants)),
+        weights=sum(map(math.prod, filter(None, constants))),
         weight_shape=max(constants, key=math.prod, default=()),
         bias_use=bias_use,
     )

@@ -184,6 +184,10 @@ def _16_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Settings |
     return None if finer is None else {"quant_dtype": finer, **_room_for_bias(operator)}
 
 
+def _coarse_activations(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
+    return {"quant_dtype": "8a8w"} if _dtype(operator, scheme) == "16a8w" else None
+
+
 def _room_for_bias(operator: OperatorFacts) -> Settings:
     # Finer grids leave less room for the bias, so that the step of the weight must not be as fine as it could be.
     use = operator.bias_use
@@ -281,6 +285,12 @@ FAMILIES = (
         activation_bits=8,
         operator_cost=0.5,
     ),
+    # HTP has other kernels for other bits. Whether these compute rightly, only a device can show.
+    Family(causes=("device",), change="16-bit weights", offer=_16_bit_weights, weight_bits=8),
+    Family(
+        causes=("device",), change="16-bit activations", offer=_wide_activations, with_readers=True, activation_bits=8
+    ),
+    Family(causes=("device",), change="8-bit activations", offer=_coarse_activations, cost=4.0),
     Family(causes=("device",), change="the form of a convolution", offer=_as_conv2d, cost=10.0),
     Family(
         causes=("device",), change=_FLOAT, offer=_on(OverridePrecision.float16), activation_bits=8, operator_cost=0.5

@@ -2,7 +2,8 @@
 
 The trial gives the noise of every sample at the rung `designed`, with the change. The device has other noise than its
 design. Where the two are close, the device's roundings only differ from those of the design, and do so with the change
-as well: the noise keeps its ratio. Where the device has far more noise, this noise is added to that of the design.
+as well: the noise keeps its ratio. Where the device has far more noise, this noise is added to that of the design. No
+trial on the host shows whether a change removes it. A search that measures its steps may assume that it does.
 """
 
 import math
@@ -60,15 +61,20 @@ def _noise(comparison: Comparison, rung: Rung, samples: int | None) -> list[floa
     )
 
 
-def predicted_noise(device: Sequence[float], design: Sequence[float], changed: Sequence[float]) -> list[float]:
-    """Return the noise of every sample on the device with a change; `design`, `changed`: without and with it."""
-    return [_predicted(*of_sample) for of_sample in zip(device, design, changed, strict=True)]
+def predicted_noise(
+    device: Sequence[float], design: Sequence[float], changed: Sequence[float], removed: float = 0.0
+) -> list[float]:
+    """Return the noise of every sample on the device with a change; `design`, `changed`: without and with it.
+
+    `removed`: which part of the device's own noise the change is assumed to remove.
+    """
+    return [_predicted(*of_sample, removed) for of_sample in zip(device, design, changed, strict=True)]
 
 
-def _predicted(device: float, design: float, changed: float) -> float:
+def _predicted(device: float, design: float, changed: float, removed: float) -> float:
     if math.inf in (device, design, changed):
         return changed
-    added = changed + device - design
+    added = changed + (1 - removed) * (device - design)
     if device > _OWN * design or not design:
         return added
     in_proportion = changed * device / design

@@ -165,6 +165,7 @@ class Search:
                 cell.comparison,
                 cell.lowered,
                 statistic,
+                is_measured=True,
             )
         )
         needed = [cure for cure in tried if cure.candidate.is_needed]

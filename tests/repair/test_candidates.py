@@ -155,14 +155,31 @@ def test_values_that_few_samples_did_not_show_are_calibrated_with_all_samples() 
         assert all("samples" not in new.change for new in candidates(comparison, lowered, other))
 
 
-def test_what_the_device_computes_wrongly_goes_to_another_precision_and_last_to_the_cpu() -> None:
-    comparison, lowered = cell([operator("conv", CONVOLUTION)], {("device", "conv"): 0.9})
-    offered = candidates(comparison, lowered, scheme("16a8w"))
-    assert described(offered) == [
-        "16-bit float for the convolution layers.conv",
-        "the CPU for the convolution layers.conv",
-    ]
-    assert offered[1].scheme.overrides == [SchemeOverride(node="node_conv", precision=OverridePrecision.cpu)]
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [
+        ("16a8w", {"16-bit weights": "16a16w", "8-bit activations": "8a8w"}),
+        ("8a8w", {"16-bit activations": "16a8w", "16-bit weights": "16a16w"}),
+        ("16a16w", {}),
+    ],
+)
+def test_what_the_device_computes_wrongly_gets_other_bits_or_another_precision_and_last_the_cpu(
+    dtype: str, bits: dict[str, str]
+) -> None:
+    weight = operator("weight", "quantized_decomposed.dequantize_per_channel.default", None, shape=(8,), constant=True)
+    norm = operator("norm", "aten._native_batch_norm_legit_no_training.default", None, shape=None, sources=(0,))
+    comparison, lowered = cell([weight, norm, operator("item", "getitem", sources=(1,))], {("device", "item"): 0.9})
+    offered = candidates(comparison, lowered, scheme(dtype))
+    changes = [candidate.change for candidate in offered if candidate.operators]
+    assert sorted(changes) == sorted([*bits, "16-bit float", "the CPU"])
+    assert changes.index("the CPU") == len(changes) - 1
+    for candidate in offered:
+        if candidate.change in bits and candidate.operators:
+            (override,) = candidate.scheme.overrides
+            assert (override.node, override.quant_dtype) == ("node_item", bits[candidate.change])
+        if candidate.operators:
+            assert (candidate.cause, candidate.device_share) == ("device", 0.9)
+    assert offered[-1].scheme.overrides == [SchemeOverride(node="node_item", precision=OverridePrecision.cpu)]
 
 
 def test_weights_with_more_bits_are_limited_by_the_size_of_the_program() -> None:

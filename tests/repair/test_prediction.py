@@ -23,6 +23,11 @@ def test_a_device_with_errors_of_its_own_keeps_them() -> None:
     assert gain_db(LOWEST([1e-1]), LOWEST([predicted])) < 0.1, "a finer grid does not mend them"
 
 
+def test_a_change_for_errors_of_the_device_is_assumed_to_remove_its_part_of_them_if_it_will_be_measured() -> None:
+    assert predicted_noise([1e-1], [1e-3], [2e-3], 0.75) == pytest.approx([2e-3 + (0.1 - 1e-3) / 4])
+    assert predicted_noise([2e-3], [1e-3], [1e-3], 0.75) == pytest.approx([1.25e-3])
+
+
 @given(device=NOISE, design=NOISE, changed=NOISE, better=st.floats(0.0, 1.0))
 def test_less_noise_of_the_design_is_never_predicted_to_be_more_on_the_device(
     device: float, design: float, changed: float, better: float
