@@ -62,6 +62,8 @@ class WarmProgram:
         """Start the program and return the id of its process. Its output goes to the files `out` and `err`."""
         request = {"arguments": list(arguments), "folder": str(folder), "environment": self._environment | environment}
         assert self._process.stdin is not None
+        for name in ("out", "err"):  # a signal can end the fork before it opens them
+            (folder / name).write_bytes(b"")
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
         except BrokenPipeError as error:
