@@ -56,9 +56,12 @@ def folders_of_files(model: ModelConfig) -> Iterator[Path]:
 def is_module(module: str, folders: Sequence[Path]) -> bool:
     """Return whether one of the folders, or Python, has the top-level package of a module. Nothing is imported."""
     top = module.partition(".")[0]
-    return any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders) or bool(
-        find_spec(top)
-    )
+    if any((folder / top).is_dir() or (folder / f"{top}.py").is_file() for folder in folders):
+        return True
+    try:
+        return find_spec(top) is not None
+    except ValueError:  # `__main__`, which is another module in every process
+        return False
 
 
 def missing(function: str, folders: Sequence[Path]) -> str | None:
@@ -83,7 +86,7 @@ def _names(file: Path) -> set[str] | None:
         return None
     names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)

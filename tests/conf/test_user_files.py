@@ -60,6 +60,7 @@ METRICS = "import math\nfrom a import b as c\nnumber = 3\nif number:\n    def wo
         ("package.inner.worst", None),
         ("package.inner.wurst", "did you mean worst? {folder}/package/inner.py has no wurst"),
         ("package.any_name", None), ("broken.any_name", None), ("json.dumps", None), ("json.no_such_name", None),
+        ("__main__.f", "there is no module __main__; modules in a --config-dir can be imported"),
         ("nowhere.inner.f", "there is no module nowhere; modules in a --config-dir can be imported"),
     ],
 )  # fmt: skip
