@@ -10,7 +10,6 @@ import dataclasses
 import importlib
 import inspect
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from qnnsweep.conf import devices, models, repair, schema, schemes, tolerances
 from qnnsweep.conf.names import MEASURE_STEPS, STAGES
 from qnnsweep.tasks import records
 from qnnsweep.tasks.records import Blob, options
+from tests.copies import copy_file, copy_folder
 
 ROOT = Path(__file__).parents[1]
 RECORDS = [
@@ -107,8 +107,8 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
 def copy(tmp_path: Path) -> Path:
     """A copy of the project's packages and contracts, which a test may break."""
     for folder in ("conf", "flows", "tasks", "src"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+        copy_folder(ROOT / folder, tmp_path / folder)
+    copy_file(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.copies import copy_file
 from tests.program import Program
 
 ROOT = Path(__file__).parents[1]
@@ -95,7 +95,7 @@ def project(tmp_path: Path) -> Path:
     for name in names.splitlines():
         if (ROOT / name).exists():
             (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / "project" / name, follow_symlinks=False)
+            copy_file(ROOT / name, tmp_path / "project" / name)
     return tmp_path / "project"
 
 

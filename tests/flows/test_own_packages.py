@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.copies import copy_file, copy_folder
 from tests.flows.sweep_outputs import passed_result_of, read_table
 from tests.program import Program
 
@@ -97,10 +97,9 @@ def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None
     options = ("--no-deps", "--no-build-isolation", "--no-index")
     source = tmp_path / "source"  # a build leaves folders behind
     for name in ("conf", "flows", "tasks", "src"):
-        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
+        copy_folder(ROOT / name, source / name)
     for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, source)
+        copy_file(ROOT / name, source)
     subprocess.run([*pip, "wheel", *options, f"--wheel-dir={tmp_path}", str(source)], check=True, cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     target = tmp_path / "site-packages"

@@ -246,7 +246,7 @@ def picture_of_a_sample() -> object:
 def function_of_samples() -> object:
     from qnnsweep.tasks.models import sample_files
 
-    return sample_files.called_samples(_without_descriptors, "own:samples", {"evaluation": 2}, "evaluation")
+    return sample_files.called_samples(_without_descriptors, "own:samples", {"evaluation": 2}, "evaluation", 0)
 
 
 def commit_of_executorch() -> object:

@@ -110,4 +110,4 @@ def test_no_sample_has_two_uses_unless_they_are_few_and_the_evaluation_has_as_ma
     assert len(numbers) == len(set(numbers)) <= count
     assert 1 <= len(use.calibration) <= 128
     assert len(use.unseen) <= 64
-    assert not use.unseen or len(use.calibration) >= 32
+    assert not use.unseen or len(use.calibration) >= 16

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.copies import copy_folder
 from tests.flows.sweep_outputs import read_table, result_of
 from tests.program import Program
 
@@ -26,7 +26,7 @@ def program(served_program: Program) -> Program:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the toy: a folder of configuration with its code beside it."""
-    return shutil.copytree(TOY, tmp_path_factory.mktemp("conf") / "toy")
+    return copy_folder(TOY, tmp_path_factory.mktemp("conf") / "toy")
 
 
 @pytest.fixture(scope="module")
