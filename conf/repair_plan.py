@@ -55,9 +55,9 @@ def _check_metric(target: TargetConfig) -> None:
         problem = f"needs a limit of its mean: {' or '.join(names)}"
         raise RequestError(problem, key="target.metric", value=target.metric)
     if target.metric is None and limits:
-        raise RequestError("a limit of target.metric, which is not given", key=limits[0][0], value=limits[0][1])
+        raise RequestError("a limit of target.metric, which is not given", key=limits[0][0], value=str(limits[0][1]))
     if len(limits) == len(names) and limits[0][1] > limits[1][1]:
-        raise RequestError(f"is more than {limits[1][0]}={limits[1][1]:g}", key=limits[0][0], value=limits[0][1])
+        raise RequestError(f"is more than {limits[1][0]}={limits[1][1]:g}", key=limits[0][0], value=str(limits[0][1]))
 
 
 def _with_certificate(cell: PlannedCell) -> PlannedCell:
