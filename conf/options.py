@@ -44,16 +44,17 @@ class Options:
     def of(cls, config_dirs: Sequence[Path], *, links: Path) -> "Options":
         """Return the options of the shipped folder and of `config_dirs`.
 
-        Raises RequestError for a folder that has no subfolder for any group. Also raises it for two options of one
-        group that have equal names, because Hydra would use the first option without a message.
+        Raises RequestError for a folder that has neither a subfolder for any group nor a module. Also raises it for two
+        options of one group that have equal names, because Hydra would use the first option without a message.
         """
         files: dict[str, dict[str, Path]] = {group: {} for group in GROUPS}
         prepared = toolchains_folder(os.environ)
         toolchains = (prepared,) if (prepared / "toolchain").is_dir() else ()
         for folder in (SHIPPED, *toolchains, *config_dirs):
-            if not any((folder / group).is_dir() for group in GROUPS):
+            if not any((folder / group).is_dir() for group in GROUPS) and not any(folder.glob("*.py")):
                 wanted = ", ".join(f"{group}/" for group in GROUPS)
-                raise RequestError(f"{printable(folder)}: not a folder of configuration: it has none of {wanted}")
+                problem = f"not a folder of configuration: it has none of {wanted}, and no module"
+                raise RequestError(f"{printable(folder)}: {problem}")
             for group, options in files.items():
                 for file in sorted((folder / group).glob("*.yaml")):
                     if folder != SHIPPED:

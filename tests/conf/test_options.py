@@ -31,7 +31,7 @@ REFUSALS = {
     "farm=nowhere": "farm=nowhere: no such farm; one of local",
     "hydra.searchpath=[/no/where]": (
         "/no/where: not a folder of configuration: it has none of model/, scheme/, soc/, toolchain/, backend/, "
-        "device/, farm/, tolerance/, experiment/"
+        "device/, farm/, tolerance/, experiment/, and no module"
     ),
 }
 

@@ -80,6 +80,12 @@ def test_a_metric_that_is_missing_is_refused_before_any_work(folder: Path, name:
     assert str(raised.value) == f"measure.metrics={function}: {problem.format(folder=folder)}"
 
 
+def test_a_folder_with_nothing_but_a_module_can_have_a_metric(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def worst(actual, reference): ...\n")
+    plan = load(["model=digits_cnn", "measure.metrics=[mine:worst]"], config_dirs=[tmp_path])
+    assert plan.folders == (tmp_path,)
+
+
 def test_a_file_that_does_not_exist_is_refused(folder: Path) -> None:
     with pytest.raises(RequestError) as raised:
         load(["model=my_net", "scheme=fp16", "model.factory=nets/net.py:make"], config_dirs=[folder])
