@@ -77,12 +77,12 @@ def plan(requests: Iterable[Request], *, swept: Sequence[str] = (), folders: Seq
     for request in requests:
         for problem in problems(request):
             raise problem
-        _check_metrics(request, folders)
         request = replace(request, model=with_absolute_files(request.model, folders))
         if request.by_operator:
             request = replace(request, model=operators_of(request.model))
         if named.setdefault(request.names, request) != request:
             raise _same_name(request, swept)
+    _check_metrics(named.values(), folders)
     if any(request.backend.kind not in SHIPPED_BACKENDS for request in named.values()):
         make_importable(folders)
     for problem in unknown_socs(named.values()):
@@ -112,11 +112,13 @@ def refuse_trend(plan: Plan, what: str) -> None:
             raise RequestError(problem, key=f"trend.{field.name}")
 
 
-def _check_metrics(request: Request, folders: Sequence[Path]) -> None:
+def _check_metrics(requests: Iterable[Request], folders: Sequence[Path]) -> None:
     """Raise RequestError for a metric whose function is missing: the comparison, which needs it, comes last."""
-    named = [("measure.metrics", name) for name in request.measure.metrics]
-    named += [("target.metric", name) for name in filter(None, [request.target.metric])]
-    for key, name in named:
+    keys: dict[str, str] = {}
+    for request in requests:
+        keys |= dict.fromkeys(filter(None, [request.target.metric]), "target.metric")
+        keys |= dict.fromkeys(request.measure.metrics, "measure.metrics")
+    for name, key in keys.items():
         if name not in METRICS and (problem := missing(name, folders)) is not None:
             raise RequestError(problem, key=key, value=name)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sysconfig
 import venv
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.copies import copy_file, copy_folder
 from tests.flows.small_net import write_small_net
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.slow]
@@ -43,11 +43,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source, folder / "qnnsweep" / part, symlinks=True, ignore=ignored)
+            copy_folder(source, folder / "qnnsweep" / part)
         else:
             (folder / "qnnsweep").mkdir(exist_ok=True)
-            shutil.copy(source, folder / "qnnsweep" / part)
+            copy_file(source, folder / "qnnsweep" / part)
     environment = folder / ".venv"
     venv.create(environment, with_pip=True)
     packages = next(environment.glob("lib/*/site-packages"))

@@ -67,8 +67,7 @@ def samples(
     chosen, of_split = stored.samples, ""
     if counts is not None and not stored.is_split:
         numbers = divided(len(stored.samples), counts, unseen)
-        of_certificate = numbers["unseen"] if split == "evaluation" else []
-        chosen = [*(stored.samples[number] for number in (*numbers[split], *of_certificate)), *stored.unseen]
+        chosen = [*(stored.samples[number] for number in (*numbers[split], *numbers["unseen"])), *stored.unseen]
         shared = numbers["evaluation"] == numbers["calibration"]
         of_split = f": {len(numbers['evaluation'])} of {len(stored.samples)} evaluated, "
         of_split += "the same one calibrates" if shared else f"{len(numbers['calibration'])} others calibrate"

@@ -26,7 +26,7 @@ class Measurement:
     metric: tuple[float, ...]
     """Per sample, the mean of the target's metric over the final outputs; only of samples for which it has a value."""
     metric_problem: str | None
-    """Why the metric has no value."""
+    """Why the metric has no mean that counts: it failed for a sample, or has no value for any."""
     introduced_operators: int
     size_bytes: int
     effective_bits: float | None
@@ -80,13 +80,15 @@ def measurement(cell: CellResult) -> Measurement | None:
 
 
 def _metric(comparison: Comparison, name: str | None) -> tuple[tuple[float, ...], str | None]:
-    """Return the values of a metric per sample, and a reason why it has none."""
+    """Return the values of a metric per sample, and the reason if they have no mean that counts."""
     values: dict[int, list[float]] = {}
     rows = [row for row in comparison.metrics if row.metric == name and row.operator is None and row.rung == "device"]
     for row in rows:
         if row.value is not None:
             values.setdefault(row.sample, []).append(row.value)
     problem = next((row.problem for row in rows if row.problem is not None), None)
+    if not values and problem is None:
+        problem = "it has no value for any sample"
     return tuple(mean(of_sample) for of_sample in values.values()), problem
 
 
@@ -166,19 +168,19 @@ def shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
 
 
 def metric_shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
-    """Yield a text if the metric has no value for a sample, or if its mean is beyond its limit."""
+    """Yield a text if the metric has no mean, and one per limit that its mean is beyond."""
     if target.metric is None:
         return
-    if not measured.metric or measured.metric_problem is not None:
-        yield f"{target.metric} is not defined: {measured.metric_problem or 'it has no value for any sample'}"
+    if measured.metric_problem is not None:
+        yield f"{target.metric} is not defined: {measured.metric_problem}"
         return
     value = mean(measured.metric)
     yield from (f"{target.metric} is {value:.4g}, {limit}" for limit in _beyond(value, target))
 
 
 def metric_miss(measured: Measurement, target: TargetConfig) -> float:
-    """Return by how much the mean of the metric misses its limit."""
-    if not measured.metric or measured.metric_problem is not None:
+    """Return by how much the mean of the metric misses its limit; infinite if the metric has no mean."""
+    if measured.metric_problem is not None:
         return math.inf
     value = mean(measured.metric)
     least, most = target.metric_at_least, target.metric_at_most

@@ -91,8 +91,8 @@ class _Search:
         ]
         if (start := least_sum(items, self._most_bits)) is None:
             return None
-        cheapest = [choices.element_bits[number] for choices, number in zip(self._weights, start, strict=True)]
-        self._of(self._filled(tuple(cheapest)))
+        cheapest = tuple(choices.element_bits[number] for choices, number in zip(self._weights, start, strict=True))
+        self._of(self._filled(cheapest))
         most_runs = len(self._reached) + self._most_runs
         if math.prod(len(choices.element_bits) for choices in self._weights) <= _MOST_LISTED:
             listed = filter(self._is_full, product(*(choices.element_bits for choices in self._weights)))
@@ -110,27 +110,32 @@ class _Search:
                     break
         return best
 
+    def _room(self, bits: _Bits) -> float:
+        """Return how many more bits all weights together may have; it is negative if these are too many."""
+        used = sum(new * choices.elements for new, choices in zip(bits, self._weights, strict=True))
+        return self._most_bits - used
+
     def _fits(self, bits: _Bits) -> bool:
-        return sum(new * choices.elements for new, choices in zip(bits, self._weights, strict=True)) <= self._most_bits
+        return self._room(bits) >= 0
 
     def _is_full(self, bits: _Bits) -> bool:
         """Return whether the bits are not too many, and no weight is coarser than it need be."""
         return self._fits(bits) and next(self._finer(bits), None) is None
 
     def _filled(self, bits: _Bits) -> _Bits:
-        """Return the bits after coarser weights have got as many as there is room for."""
+        """Return the bits after the coarser weights were made finer, as far as there is room."""
         while finer := min(self._finer(bits), key=self._expected, default=None):
             bits = finer
         return bits
 
     def _finer(self, bits: _Bits) -> Iterator[_Bits]:
-        """Yield the bits with one of the coarser weights finer by one choice, if they are not too many."""
+        """Yield the bits with one of the coarser weights finer by one choice, if there is room for it."""
+        room = self._room(bits)
         for place, choices in enumerate(self._weights):
             if bits[place] < choices.now:
                 new = min(other for other in choices.element_bits if other > bits[place])
-                finer = (*bits[:place], new, *bits[place + 1 :])
-                if self._fits(finer):
-                    yield finer
+                if (new - bits[place]) * choices.elements <= room:
+                    yield (*bits[:place], new, *bits[place + 1 :])
 
     def _near(self, bits: _Bits) -> Iterator[_Bits]:
         """Yield the bits that differ at one or two weights, filled, and that are not too many."""

@@ -1,8 +1,8 @@
 """The conversion of torchao without its search for patterns of quantization-aware training.
 
 If a graph has a batch norm, `convert_pt2e` searches 48 patterns of a convolution and a batch norm, and exports each of
-them first. This takes 15 to 30 s, whatever the size of the model. A graph that is calibrated after its training has
-none of these patterns: `prepare_qat_pt2e` alone makes them.
+them and its replacement first. This takes 15 to 45 s, whatever the size of the model. A graph that is calibrated after
+its training has none of these patterns: `prepare_qat_pt2e` alone makes them.
 """
 
 from collections.abc import Iterator

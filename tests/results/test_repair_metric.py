@@ -1,4 +1,4 @@
-"""The target of a repair that is a metric of the user's own."""
+"""A repair whose target is a metric of the user's own."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def calibrated() -> torch.fx.GraphModule:
 
 
 def is_left_out(between: str) -> bool:
-    """Return whether the search of patterns is left out, and came back."""
+    """Return whether the context leaves the search for patterns out. The search must be there again behind it."""
     from torchao.quantization.pt2e import qat_utils
 
     from qnnsweep.tasks.toolchain.training_patterns import without_training_patterns
@@ -58,7 +58,7 @@ def is_left_out(between: str) -> bool:
 
 
 def compare_conversions() -> None:
-    """Compare the graph with that of torchao."""
+    """Raise AssertionError if the graph without the search is not the one that torchao converts."""
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e
 
     from qnnsweep.tasks.toolchain.training_patterns import without_training_patterns
