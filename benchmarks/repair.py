@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qnnsweep.conf.schemes import SchemeConfig
     from qnnsweep.flows.cells.resources import Resources
     from qnnsweep.tasks.repair.facts import OperatorFacts
-    from qnnsweep.tasks.repair.schemes import Settings
+    from qnnsweep.tasks.repair.schemes import Selector, Settings
     from qnnsweep.tasks.results.outcome import CellResult
 
 MODELS = {"mobilenet_v3_large": "8a8w", "efficientnet_lite0": "8a8w", "minilm_l6": "16a8w"}
@@ -47,7 +47,7 @@ class Layer:
 
     node: str
     module_path: str
-    settings: Mapping[str, Settings]
+    settings: Mapping[Selector, Settings]
     """The new settings by node, of the layer and of the clamp that is merged with it."""
     more_bytes: int
     share: float
@@ -151,21 +151,21 @@ def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
         (operator, family.offer(operator, scheme)) for operator in by_index.values()
     ]
 
-    def merged(operator: OperatorFacts, settings: Settings) -> dict[str, Settings]:
+    def merged(operator: OperatorFacts, settings: Settings) -> dict[Selector, Settings]:
         others = [by_index[index] for index in operator.merged_with]
-        needed = {other.node: merged_settings(other, settings, scheme) for other in others}
-        return {node: values for node, values in needed.items() if node is not None and values is not None}
+        needed = {other.selector: merged_settings(other, settings, scheme) for other in others}
+        return {selector: values for selector, values in needed.items() if selector is not None and values is not None}
 
     return {
-        operator.node: Layer(
-            node=operator.node,
+        operator.selector.name: Layer(
+            node=operator.selector.name,
             module_path=operator.operator.module_path,
-            settings=merged(operator, offer) | {operator.node: offer},
+            settings=merged(operator, offer) | {operator.selector: offer},
             more_bytes=operator.weights,
             share=parts.get(("weights", operator.operator.name), 0.0),
         )
         for operator, offer in offers
-        if offer is not None and operator.node is not None
+        if offer is not None and operator.selector is not None
     }
 
 
@@ -182,7 +182,7 @@ def first_that_fit(order: Sequence[str], layers: Mapping[str, Layer], count: int
 def raised(scheme: SchemeConfig, layers: Sequence[Layer]) -> SchemeConfig:
     from qnnsweep.tasks.repair.schemes import with_settings
 
-    return with_settings(scheme, {node: values for layer in layers for node, values in layer.settings.items()})
+    return with_settings(scheme, {selector: values for layer in layers for selector, values in layer.settings.items()})
 
 
 def seconds_of(cell: CellResult) -> float:

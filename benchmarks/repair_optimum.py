@@ -104,7 +104,7 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
 
 def _choices(method: LoweredMethod, scheme: SchemeConfig, most: float) -> Iterator[tuple[str, SchemeConfig]]:
     """Yield the schemes with at most so many bits per weight, by these bits."""
-    from qnnsweep.tasks.repair.schemes import setting, with_settings
+    from qnnsweep.tasks.repair.schemes import Selector, setting, with_settings
 
     nodes = [method.operators[weight.readers[0]].source_nodes[-1] for weight in method.weights]
     elements = [weight.elements for weight in method.weights]
@@ -112,11 +112,14 @@ def _choices(method: LoweredMethod, scheme: SchemeConfig, most: float) -> Iterat
         if sum(map(int.__mul__, bits, elements)) <= most * sum(elements):
             changes = {}
             for node, of_weight in zip(nodes, bits, strict=True):
-                now = setting(scheme, node, "quant_dtype") or scheme.quant_dtype or ""
+                now = setting(scheme, Selector(node), "quant_dtype") or scheme.quant_dtype or ""
                 dtype = f"{now.partition('a')[0]}a{of_weight}w"
                 floor = {"least_weight_scale": None} if now.endswith("16w") else {}
-                changes[node] = {"quant_dtype": None if dtype == scheme.quant_dtype else dtype, "block_size": None}
-                changes[node] |= floor
+                changes[Selector(node)] = {
+                    "quant_dtype": None if dtype == scheme.quant_dtype else dtype,
+                    "block_size": None,
+                }
+                changes[Selector(node)] |= floor
             yield " ".join(map(str, bits)), with_settings(scheme, changes)
 
 

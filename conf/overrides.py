@@ -8,8 +8,8 @@ from typing import Any
 from qnnsweep.conf.errors import RequestError, one_of, printable
 from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
 
-PATTERNS = ("module", "operator", "node", "method")
-"""The fields of an override that select operators. All other fields are settings."""
+PATTERNS = ("module", "operator", "node", "input", "method")
+"""The fields of an override that select operators or inputs. All other fields are settings."""
 SETTINGS = tuple(field.name for field in fields(SchemeOverride) if field.name not in PATTERNS)
 _BLOCKS = "16a4w_block"
 _FLOATS = "fp16a8w"
@@ -34,6 +34,14 @@ def method_problems(scheme: SchemeConfig, methods: Sequence[str]) -> Iterator[Re
         if pattern is not None and not any(fnmatchcase(name, pattern) for name in methods):
             accepted = one_of(list(methods)) if methods else "the model has one method, so write null"
             yield RequestError(f"no such method; {accepted}", key=_key(index, "method"), value=printable(pattern))
+
+
+def unknown_inputs(scheme: SchemeConfig, inputs: Sequence[str]) -> Iterator[RequestError]:
+    """Yield one error per override that is for no input of the model. `inputs`: empty if they are not known."""
+    for index, override in enumerate(scheme.overrides):
+        pattern = override.input
+        if inputs and pattern is not None and not any(fnmatchcase(name, pattern) for name in inputs):
+            yield RequestError(f"no such input; {one_of(inputs)}", key=_key(index, "input"), value=printable(pattern))
 
 
 def merged(overrides: Sequence[SchemeOverride], indices: Sequence[int], operators: str) -> SchemeOverride:
@@ -68,13 +76,27 @@ def override_problems(scheme: SchemeConfig) -> Iterator[RequestError]:
         yield RequestError(problem, key="scheme.overrides")
     for index, override in enumerate(scheme.overrides):
         if not patterns(override):
-            problem = f"no pattern; set {' or '.join(PATTERNS)} to select operators"
+            problem = f"no pattern; set {' or '.join(PATTERNS)} to select operators or inputs"
             yield RequestError(problem, key=f"scheme.overrides[{index}]")
+        yield from _input_problems(index, override)
         if not settings(override):
             problem = f"nothing to change; set at least one of {', '.join(SETTINGS)}"
             yield RequestError(problem, key=f"scheme.overrides[{index}]")
         yield from _dtype_problems(scheme, index, override)
     yield from _conflicts(scheme.overrides)
+
+
+def _input_problems(index: int, override: SchemeOverride) -> Iterator[RequestError]:
+    if override.input is None:
+        return
+    for name in ("module", "operator", "node"):
+        if (pattern := getattr(override, name)) is not None:
+            problem = "selects operators, and input selects inputs of the model; write two overrides"
+            yield RequestError(problem, key=_key(index, name), value=printable(pattern))
+    for name, value in settings(override).items():
+        if name != "range":
+            problem = "an input of the model has only a range; remove this key"
+            yield RequestError(problem, key=_key(index, name), value=_text(value))
 
 
 def _conflicts(overrides: Sequence[SchemeOverride]) -> Iterator[RequestError]:
@@ -85,7 +107,7 @@ def _conflicts(overrides: Sequence[SchemeOverride]) -> Iterator[RequestError]:
         indices = [index for index, other in enumerate(overrides) if _selects_all_of(patterns(other), chosen)]
         words = ", ".join(f"{name}={printable(pattern)}" for name, pattern in chosen.items())
         try:
-            merged(overrides, indices, f"the operators of {words}")
+            merged(overrides, indices, f"the {'inputs' if 'input' in chosen else 'operators'} of {words}")
         except RequestError as error:
             if error.key not in yielded:
                 yielded.add(error.key or "")
@@ -94,7 +116,7 @@ def _conflicts(overrides: Sequence[SchemeOverride]) -> Iterator[RequestError]:
 
 def _selects_all_of(wider: Mapping[str, str], chosen: Mapping[str, str]) -> bool:
     """Return whether patterns are known to match every operator that the patterns `chosen` match. False if unknown."""
-    if not wider or not chosen:
+    if not wider or not chosen or ("input" in wider) is not ("input" in chosen):
         return False
     return wider == chosen or all(
         kind in chosen and any(_covers(pattern, text) for text in _around(kind, chosen[kind]))

@@ -39,10 +39,10 @@ Pattern = Annotated[str, not_blank("a glob, in which * is any text, or null")]
 
 @dataclass(kw_only=True, slots=True)
 class SchemeOverride:
-    """Operators that are quantized in another way than the scheme says.
+    """Operators, or inputs of the model, that are quantized in another way than the scheme says.
 
-    An operator is selected if all patterns that are not null match it. A setting that is null is as in the scheme, or
-    as in another override that selects the operator too.
+    An operator or an input is selected if all patterns that are not null match it. A setting that is null is as in
+    the scheme, or as in another override that selects the operator too.
     """
 
     module: Pattern | None = None
@@ -55,6 +55,8 @@ class SchemeOverride:
     method: Pattern | None = field(default=None, metadata={"identity": "unless None"})
     """A glob of the name of a method, for a model with several methods. Without it, the other patterns must match in
     every method."""
+    input: Pattern | None = field(default=None, metadata={"identity": "unless None"})
+    """A glob of the name of an input of the model. It selects no operator, and the only setting is `range`."""
     precision: OverridePrecision | None = None
     """float16 and cpu take the operator out of the quantized graph."""
     quant_dtype: Annotated[str, choice(QUANT_DTYPES, "dtype")] | None = None
@@ -62,7 +64,7 @@ class SchemeOverride:
     observer: Annotated[str, choice(OBSERVERS, "observer")] | None = None
     """The observer of the result's range."""
     range: Annotated[list[float], fixed_range] | None = None
-    """[smallest, largest]: the fixed range of the result, which calibration does not change."""
+    """[smallest, largest]: the fixed range of the result or of the input, which calibration does not change."""
     constant_range: Annotated[list[float], fixed_range] | None = field(
         default=None, metadata={"identity": "unless None"}
     )

@@ -128,4 +128,4 @@ def _key_inputs(
     return lowered, comparison, changes
 
 
-cure_task = stage(cure, version=10, key_inputs=_key_inputs)
+cure_task = stage(cure, version=11, key_inputs=_key_inputs)

@@ -12,6 +12,7 @@ from qnnsweep.tasks.comparison.biases import bias_uses
 from qnnsweep.tasks.comparison.dead_parts import dead_parts
 from qnnsweep.tasks.comparison.details import most_important
 from qnnsweep.tasks.comparison.evidence import Evidence, device_outputs
+from qnnsweep.tasks.comparison.input_uses import input_uses
 from qnnsweep.tasks.comparison.metrics import compute_metrics
 from qnnsweep.tasks.comparison.operators import OperatorComparer, SampleComparison
 from qnnsweep.tasks.comparison.outputs import FinalOutputs
@@ -62,6 +63,7 @@ def compare_outputs(
         observer_effect=observer_effect,
         observer_effect_snr_db=observer_effect_snr_db,
         bias_uses=tuple(bias_uses(lowered, store)) if options.budget else (),
+        input_uses=tuple(input_uses(lowered, store)) if options.budget else (),
     )
 
 

@@ -21,7 +21,7 @@ from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 
-_NAMES = ("operator", "operators", "output", "masked_by", "spans")
+_NAMES = ("operator", "operators", "input", "output", "masked_by", "spans")
 """The fields of rows that name parts of a method."""
 
 

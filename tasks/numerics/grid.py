@@ -29,6 +29,7 @@ class GridUse:
     range_used: float
     """The range of the value divided by the range of the grid. It is above 1 if the value does not fit the grid."""
     least: float
+    """The least value that the grid should hold: of the value itself and of the reference's."""
     largest: float
 
 
@@ -46,10 +47,13 @@ def float16_around(exact: Array, actual: Array) -> Array:
         return np.where(np.abs(actual - second) < np.abs(actual - first), second, first)
 
 
-def grid_use(captured: CapturedValue, on_host: Array, rounded: Tensor, used: Array | None) -> GridUse | None:
+def grid_use(
+    captured: CapturedValue, on_host: Array, rounded: Tensor, used: Array | None, reference: Array | None = None
+) -> GridUse | None:
     """Return how the grid of a value is used; None for a value without a grid or without used finite elements.
 
     `on_host`: the unrounded value. `rounded`: the nearest values on the grid. `used`: a mask; None if all are used.
+    `reference`: the value in the reference's own run, which can reach further if an earlier value is clipped.
     """
     if captured.qparams is None:
         return None
@@ -61,13 +65,14 @@ def grid_use(captured: CapturedValue, on_host: Array, rounded: Tensor, used: Arr
         clipped = int(np.count_nonzero(select(_clipped(on_host, whole(rounded), captured.qparams), counted)))
     steps, values = captured.qparams.quant_max - captured.qparams.quant_min, _others_repeated(on_host, counted)
     least, largest = float(values.min()), float(values.max())
+    further = _finite(select(reference, counted)) if reference is not None else values
     return GridUse(
         gap=sums.gap,
         clipped_elements=clipped,
         codes_used=_codes(_others_repeated(captured.elements, counted), captured.qparams),
         range_used=(largest - least) / (steps * max(captured.qparams.scale)),
-        least=least,
-        largest=largest,
+        least=min(least, float(further.min(initial=least))),
+        largest=max(largest, float(further.max(initial=largest))),
     )
 
 
@@ -100,6 +105,11 @@ def _others_repeated(tensor: Array, counted: Array | None) -> Array:
     if counted is None:
         return tensor
     return np.where(counted, tensor, tensor.reshape(-1)[np.argmax(counted)])
+
+
+def _finite(values: Array) -> Array:
+    finite = np.isfinite(values)
+    return values if finite.all() else values[finite]
 
 
 def _codes(elements: Array, qparams: Quantization) -> int:

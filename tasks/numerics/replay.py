@@ -173,7 +173,7 @@ class _Attribution:
             introduced=error.introduced,
             by_log=by_log,
             inherited=inherited,
-            grid_use=grid_use(captured, error.on_host, error.difference.expected, used),
+            grid_use=grid_use(captured, error.on_host, error.difference.expected, used, reference),
             masked=0 if error.used is None else int(np.count_nonzero(~error.used & error.difference.differing)),
             masked_by=error.masked_by,
             spans=spans,

@@ -136,9 +136,11 @@ class ErrorParts:
     range_used: float | None = None
     """Range of this result divided by the range of the device's grid. Above 1, the result does not fit the grid."""
     least_value: float | None = None
-    """Least element of this result, in the operator's unit; null for a value without a grid."""
+    """Least element of this result and of the value in the edge graph, in the operator's unit; null for a value without
+    a grid."""
     largest_value: float | None = None
-    """Largest element of this result, in the operator's unit; null for a value without a grid."""
+    """Largest element of this result and of the value in the edge graph, in the operator's unit; null for a value
+    without a grid."""
     introduced_mse: float | None = None
     """Mean squared error of the value against the reference operator's result on the device's own inputs."""
     introduced_snr_db: Decibels | None = None
@@ -232,6 +234,16 @@ class BiasUse:
     operator_index: int
     least_scale: float  # with the input's grid
     least_scale_16: float  # with a grid of 16 bits of the same width
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputUse:
+    """How the samples that may be chosen use the grid of an input of the model."""
+
+    input: str
+    least: float
+    largest: float
+    clipped_elements: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -369,5 +381,6 @@ class Comparison:
     budget: tuple[ErrorShare, ...] = ()  # per sample and final output: the totals of all causes, then operators
     details: tuple[ErrorDetail, ...] = ()  # of the operators whose errors matter, the most important first
     bias_uses: tuple[BiasUse, ...] = ()  # of a quantized scheme's operators with a weight and a bias
+    input_uses: tuple[InputUse, ...] = ()  # of the model's inputs that have a grid
     steps: tuple[StepComparison, ...] = ()  # of a model with states, sequence by sequence
     scores: tuple[ScoreStatistic, ...] = ()  # of all tokens of a language model

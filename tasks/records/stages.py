@@ -70,6 +70,14 @@ class Quantization:
     quant_max: int
     dtype: str
 
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of the grid; None for one grid per channel."""
+        if len(self.scale) != 1:
+            return None
+        (scale,), (zero_point,) = self.scale, self.zero_point
+        return (self.quant_min - zero_point) * scale, (self.quant_max - zero_point) * scale
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputMistake:

@@ -8,7 +8,7 @@ from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.conf.units import KIB
 from qnnsweep.tasks.records import LoweredMethod, LoweredProgram, Operator, WeightChoices
-from qnnsweep.tasks.repair.schemes import setting
+from qnnsweep.tasks.repair.schemes import Selector, setting
 
 _BITS = (4, 8, 16)
 _CHANGE = "other bits per weight"
@@ -46,7 +46,9 @@ def choices_of(method: LoweredMethod, scheme: SchemeConfig) -> Iterator[tuple[st
 def dtype_of(operator: Operator, scheme: SchemeConfig) -> tuple[int, int] | None:
     """Return the bits of an operator's activations and weights by the scheme, if an override can change them."""
     node = operator.source_nodes[-1] if operator.source_nodes else ""
-    found = re.fullmatch(r"(8|16)a(4|8|16)w", setting(scheme, node, "quant_dtype") or scheme.quant_dtype or "")
+    found = re.fullmatch(
+        r"(8|16)a(4|8|16)w", setting(scheme, Selector(node), "quant_dtype") or scheme.quant_dtype or ""
+    )
     return None if found is None or not node else (int(found[1]), int(found[2]))
 
 

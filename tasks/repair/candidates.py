@@ -18,7 +18,7 @@ from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.allocation import dtype_of, most_weight_bits
 from qnnsweep.tasks.repair.facts import OperatorFacts, operator_facts
 from qnnsweep.tasks.repair.families import FAMILIES, WIDER, Family, merged_settings, weight_settings
-from qnnsweep.tasks.repair.schemes import Conflict, Settings, setting, with_settings
+from qnnsweep.tasks.repair.schemes import Conflict, Selector, Settings, setting, with_settings
 from qnnsweep.tasks.repair.wording import named_targets, operators_phrase
 
 _LEAST_GAIN_DB = 0.1
@@ -135,7 +135,7 @@ class _Search:
         offers = {
             operator.operator.name: offer
             for operator in self._facts.values()
-            if operator.node is not None
+            if operator.selector is not None
             and self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY
             and (offer := family.offer(operator, self._scheme)) is not None
         }
@@ -156,7 +156,7 @@ class _Search:
         clipped = [
             name
             for name, operator in self._facts.items()
-            if operator.node is not None and setting(self._scheme, operator.node, "range") is None
+            if operator.selector is not None and setting(self._scheme, operator.selector, "range") is None
         ]
         if samples > self._scheme.calibration_samples:
             changed = replace(self._scheme, calibration_samples=samples)
@@ -168,15 +168,15 @@ class _Search:
 
     def of_bits(self, allocation: Allocation, *, is_needed: bool) -> Iterator[Candidate]:
         """Yield the change to other bits of the weights, if there is one. What it gains is known from its trial."""
-        settings: dict[str, Settings] = {}
+        settings: dict[Selector, Settings] = {}
         names: list[str] = []
         for weight in allocation.bits:
             operator = self._facts[weight.operator]
             dtype = dtype_of(operator.operator, self._scheme)
-            if dtype is not None and operator.node is not None and dtype[1] != weight.element_bits:
+            if dtype is not None and operator.selector is not None and dtype[1] != weight.element_bits:
                 names.append(weight.operator)
                 new = f"{dtype[0]}a{weight.element_bits}w"
-                settings[operator.node] = weight_settings(operator, self._scheme, new)
+                settings[operator.selector] = weight_settings(operator, self._scheme, new)
         with suppress(Conflict):
             if names:
                 yield Candidate(
@@ -214,7 +214,7 @@ class _Search:
 
     def _draft(self, family: Family, names: Sequence[str], offers: Mapping[str, Settings]) -> "_Draft":
         settings = self._settings(family, names, offers)
-        changed = [operator for operator in self._facts.values() if operator.node in settings]
+        changed = [operator for operator in self._facts.values() if operator.selector in settings]
         more_bytes = sum(self._facts[name].weights for name in names) * family.weight_bits / _BITS_PER_BYTE
         activations = sum(operator.elements for operator in changed) * family.activation_bits / _BITS_PER_BYTE
         costs = (
@@ -231,26 +231,28 @@ class _Search:
             more_bytes=more_bytes,
         )
 
-    def _settings(self, family: Family, names: Sequence[str], offers: Mapping[str, Settings]) -> dict[str, Settings]:
-        """Return the new settings by node: of the operators, of their readers, and of what is merged with them."""
+    def _settings(
+        self, family: Family, names: Sequence[str], offers: Mapping[str, Settings]
+    ) -> dict[Selector, Settings]:
+        """Return the new settings by selector: of the operators, of their readers, and of what is merged with them."""
         changed = {name: self._facts[name] for name in names}
         for name in names if family.with_readers else ():
             readers = (self._by_index.get(index) for index in self._facts[name].readers)
             changed |= {reader.operator.name: reader for reader in readers if reader is not None}
         for name in names if family.with_group else ():
             changed |= {member.operator.name: member for member in self._group(self._facts[name])}
-        settings: dict[str, Settings] = {}
-        merged: dict[str, Settings] = {}
+        settings: dict[Selector, Settings] = {}
+        merged: dict[Selector, Settings] = {}
         for name, operator in changed.items():
             offer = offers.get(name) or family.offer(operator, self._scheme)
-            if offer is None or operator.node is None:
+            if offer is None or operator.selector is None:
                 continue
-            settings[operator.node] = offer
+            settings[operator.selector] = offer
             for index in operator.merged_with:
                 other = self._by_index.get(index)
                 needed = merged_settings(other, offer, self._scheme) if other is not None else None
-                if other is not None and other.node is not None and needed is not None:
-                    merged[other.node] = needed
+                if other is not None and other.selector is not None and needed is not None:
+                    merged[other.selector] = needed
         return merged | settings
 
     def _group(self, operator: OperatorFacts) -> Iterator[OperatorFacts]:
@@ -284,8 +286,8 @@ class _Draft:
     """A change of the first operators of a family's ranking."""
 
     names: tuple[str, ...]
-    settings: Mapping[str, Settings]
-    """The new settings by node, of the operators of `names` and of others that must change too."""
+    settings: Mapping[Selector, Settings]
+    """The new settings by selector, of the operators of `names` and of others that must change too."""
     estimated_db: float
     cost: float
     more_bytes: float

@@ -5,18 +5,31 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qnnsweep.tasks.records import BiasUse, Comparison, LoweredMethod, Operator, OperatorComparison
+from qnnsweep.tasks.records import (
+    BiasUse,
+    Comparison,
+    InputUse,
+    LoweredMethod,
+    Operator,
+    OperatorComparison,
+    Quantization,
+    TensorSpec,
+)
+from qnnsweep.tasks.repair.schemes import Selector
 
 _CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.relu")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorFacts:
-    """An operator of the edge graph, and how it uses its grid. Numbers are None if no sample was compared."""
+    """An operator of the edge graph, or an input of the model, and how it uses its grid.
+
+    Numbers are None if no sample was compared.
+    """
 
     operator: Operator
-    node: str | None
-    """The node of the exported program from which the operator descends; None if there is none."""
+    selector: Selector | None
+    """Selects the input, or the node of the exported program from which the operator descends; None without a node."""
     readers: tuple[int, ...]
     """The indices of the operators that read the value. They are empty for a final output."""
     least: float | None
@@ -41,6 +54,10 @@ class OperatorFacts:
     """None if the operator has no bias, or if its floats are not known."""
 
     @property
+    def is_input(self) -> bool:
+        return self.selector is not None and self.selector.kind == "input"
+
+    @property
     def elements(self) -> int:
         return math.prod(self.operator.shape or (0,))
 
@@ -53,15 +70,11 @@ class OperatorFacts:
     @property
     def ends(self) -> tuple[float, float] | None:
         """The ends of the value's grid; None for a value without a grid or with one grid per channel."""
-        qparams = self.operator.quantization
-        if qparams is None or len(qparams.scale) != 1:
-            return None
-        (scale,), (zero_point,) = qparams.scale, qparams.zero_point
-        return (qparams.quant_min - zero_point) * scale, (qparams.quant_max - zero_point) * scale
+        return None if (qparams := self.operator.quantization) is None else qparams.ends
 
 
 def operator_facts(comparison: Comparison, lowered: LoweredMethod) -> dict[str, OperatorFacts]:
-    """Return the facts about every operator that computes something, by the operators' names."""
+    """Return the facts about every operator that computes something, and about every input, by their names."""
     rows: dict[int, list[OperatorComparison]] = defaultdict(list)
     for row in comparison.operators:
         rows[row.operator.index].append(row)
@@ -71,7 +84,12 @@ def operator_facts(comparison: Comparison, lowered: LoweredMethod) -> dict[str, 
             readers[source].append(operator.index)
     by_index = {operator.index: operator for operator in lowered.operators}
     bias_uses = {use.operator_index: use for use in comparison.bias_uses}
-    return {
+    uses = {use.input: use for use in comparison.input_uses}
+    inputs = {
+        spec.name: _input_facts(-1 - number, spec, qparams, uses.get(spec.name))
+        for number, (spec, qparams) in enumerate(zip(lowered.exported.inputs, lowered.input_qparams, strict=True))
+    }
+    return inputs | {
         operator.name: _facts(
             operator,
             rows[operator.index],
@@ -83,6 +101,43 @@ def operator_facts(comparison: Comparison, lowered: LoweredMethod) -> dict[str, 
         for operator in lowered.operators
         if not operator.constant and not operator.unused
     }
+
+
+def _input_facts(index: int, spec: TensorSpec, qparams: Quantization | None, use: InputUse | None) -> OperatorFacts:
+    """Return the facts about an input of the model: it is like an operator without sources, outside every delegate."""
+    operator = Operator(
+        index=index,
+        name=spec.name,
+        target="input",
+        debug_handle=None,
+        output_index=0,
+        source_nodes=(),
+        module_path="",
+        stack_trace="",
+        shape=spec.shape,
+        dtype=spec.dtype,
+        quantization=qparams,
+        axis_order=None,
+        subgraph=None,
+        constant=False,
+        unused=False,
+    )
+    return OperatorFacts(
+        operator=operator,
+        selector=Selector(spec.name, "input"),
+        readers=(),
+        least=None if use is None else use.least,
+        largest=None if use is None else use.largest,
+        clipped_elements=0 if use is None else use.clipped_elements,
+        codes_used=None,
+        reads_constant=False,
+        before_softmax=False,
+        before_clamp=False,
+        merged_with=(),
+        weights=0,
+        weight_shape=(),
+        bias_use=None,
+    )
 
 
 def _facts(
@@ -111,7 +166,7 @@ def _facts(
     before = only_read_here if operator.target.startswith(_CLAMPS) else ()
     return OperatorFacts(
         operator=operator,
-        node=operator.source_nodes[-1] if operator.source_nodes else None,
+        selector=Selector(operator.source_nodes[-1]) if operator.source_nodes else None,
         readers=tuple(reader.index for reader in readers),
         least=min(least, default=None),
         largest=max(largest, default=None),

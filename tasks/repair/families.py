@@ -1,7 +1,7 @@
 """The families of changes. The changes of a family should remove the same causes of error in the same way.
 
-An offer of a family to an operator is the new settings of the operator's node. How much an offer really removes is not
-known before it is tried: see `qnnsweep.tasks.repair.prediction`.
+An offer of a family to an operator is the new settings of the operator's node. An input of the model gets offers of a
+range only. How much an offer really removes is not known before it is tried: see `qnnsweep.tasks.repair.prediction`.
 """
 
 import math
@@ -61,7 +61,7 @@ def _dtype(operator: OperatorFacts, scheme: SchemeConfig) -> str:
 
 
 def _setting(operator: OperatorFacts, scheme: SchemeConfig, name: str) -> Any:
-    return setting(scheme, operator.node, name) if operator.node is not None else None
+    return setting(scheme, operator.selector, name) if operator.selector is not None else None
 
 
 def merged_settings(merged: OperatorFacts, settings: Settings, scheme: SchemeConfig) -> Settings | None:
@@ -139,7 +139,9 @@ def _with_constant(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | 
 
 
 def _least_error(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
-    if (_setting(operator, scheme, "observer") or scheme.observer) == _LEAST_ERROR or operator.ends is None:
+    if operator.is_input or operator.ends is None:
+        return None
+    if (_setting(operator, scheme, "observer") or scheme.observer) == _LEAST_ERROR:
         return None
     if _setting(operator, scheme, "range") is not None or _setting(operator, scheme, "share_clamp"):
         return None
@@ -148,7 +150,7 @@ def _least_error(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | No
 
 def _wide_activations(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
     wider = WIDER.get(_dtype(operator, scheme))
-    if wider is None or operator.steps is None or operator.steps > 255:
+    if operator.is_input or wider is None or operator.steps is None or operator.steps > 255:
         return None
     return {"quant_dtype": wider}
 

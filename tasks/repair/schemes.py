@@ -1,9 +1,9 @@
-"""A scheme with other settings for some nodes of the exported program."""
+"""A scheme with other settings for some nodes of the exported program, or for inputs of the model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from qnnsweep.conf.overrides import patterns, settings
 from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
@@ -13,37 +13,47 @@ Settings = Mapping[str, Any]
 
 
 class Conflict(Exception):
-    """Another override of the scheme, whose pattern selects more than one node, has this setting already."""
+    """Another override of the scheme, whose pattern selects more than this, has this setting already."""
 
 
-def with_settings(scheme: SchemeConfig, by_node: Mapping[str, Settings]) -> SchemeConfig:
-    """Return the scheme with new settings of some nodes, by the nodes' names. Raises Conflict."""
+class Selector(NamedTuple):
+    """What selects one node of the exported program, or one input of the model, and nothing else."""
+
+    name: str
+    kind: Literal["node", "input"] = "node"
+
+
+def with_settings(scheme: SchemeConfig, by_selector: Mapping[Selector, Settings]) -> SchemeConfig:
+    """Return the scheme with new settings of what is selected. Raises Conflict."""
     overrides = [replace(override) for override in scheme.overrides]
-    for node, values in by_node.items():
-        mine = next((override for override in overrides if selects_only(override, node)), None)
+    for selector, values in by_selector.items():
+        mine = next((override for override in overrides if selects_only(override, selector)), None)
         for override in overrides:
             sets = any(getattr(override, name) is not None for name in values)
-            if override is not mine and sets and _may_select(override, node):
-                raise Conflict(node)
+            if override is not mine and sets and _may_select(override, selector):
+                raise Conflict(selector.name)
         if mine is None:
-            overrides.append(SchemeOverride(node=node, **values))
+            overrides.append(SchemeOverride(**{selector.kind: selector.name}, **values))
         else:
             for name, value in values.items():
                 setattr(mine, name, value)
     return replace(scheme, overrides=[override for override in overrides if settings(override)])
 
 
-def setting(scheme: SchemeConfig, node: str, name: str) -> Any:
-    """Return the value that an override of this single node has for a setting; None if there is no such override."""
-    values = (getattr(override, name) for override in scheme.overrides if selects_only(override, node))
+def setting(scheme: SchemeConfig, selector: Selector, name: str) -> Any:
+    """Return the value that an override with this selector has for a setting; None if there is no such override."""
+    values = (getattr(override, name) for override in scheme.overrides if selects_only(override, selector))
     return next((value for value in values if value is not None), None)
 
 
-def selects_only(override: SchemeOverride, node: str) -> bool:
-    """Return whether the override selects this node, and no other."""
-    return patterns(override) == {"node": node}
+def selects_only(override: SchemeOverride, selector: Selector) -> bool:
+    """Return whether the override has this selector alone."""
+    return patterns(override) == {selector.kind: selector.name}
 
 
-def _may_select(override: SchemeOverride, node: str) -> bool:
-    """Return whether the override may select the node. Its module and its operator type are not compared."""
-    return override.node is None or fnmatchcase(node, override.node)
+def _may_select(override: SchemeOverride, selector: Selector) -> bool:
+    """Return whether the override may select the same. Its module and its operator type are not compared."""
+    if (override.input is not None) is not (selector.kind == "input"):
+        return False
+    pattern = getattr(override, selector.kind)
+    return pattern is None or fnmatchcase(selector.name, pattern)

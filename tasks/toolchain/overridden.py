@@ -1,4 +1,4 @@
-"""The operators of a graph that the overrides of a scheme select.
+"""The operators and the inputs of a graph that the overrides of a scheme select.
 
 The overrides are noted on the nodes that the quantizer annotates. The note is inherited by all nodes that passes derive
 from such a node, and it survives when the program is saved. Therefore the nodes of the edge graph have it too.
@@ -19,17 +19,25 @@ from qnnsweep.tasks.records.keys import METHOD
 
 METHOD_OF_GRAPH = "qnnsweep_method"
 """The key of a graph's metadata with the name of the method that the graph computes."""
+INPUTS_OF_GRAPH = "qnnsweep_inputs"
+"""The key of a graph's metadata with the names that the inputs of the graph have in the model's configuration."""
 _NOTE = "qnnsweep_overrides"
 _CLOSE, _MOST_NAMES = 0.3, 6
 
 
-def select(graph: Graph, overrides: Sequence[SchemeOverride], method: str = METHOD) -> dict[Node, SchemeOverride]:
+def select(
+    graph: Graph, overrides: Sequence[SchemeOverride], method: str = METHOD, inputs: Sequence[str] = ()
+) -> dict[Node, SchemeOverride]:
     """Return, for every selected node, the settings of all overrides that select it. Note the overrides on the node.
 
-    `method`: the method that the graph computes. Overrides for other methods select nothing.
+    `method`: the method that the graph computes. Overrides for other methods select nothing. `inputs`: the names of the
+    graph's inputs; without them, the inputs have the names of their nodes.
     Raises RequestError if a pattern matches nothing, or if the overrides of a node contradict each other.
     """
     names = {node: _names(node, method) for node in graph.nodes if node.op == "call_function" and not _is_part(node)}
+    given = list(filter(is_input, graph.nodes))
+    for node, name in zip(given, inputs or [node.name for node in given], strict=True):
+        names[node] = {"input": {name}, "method": {method}}
     selected: dict[Node, list[int]] = {}
     for index, override in enumerate(overrides):
         if override.method is not None and not fnmatchcase(method, override.method):
@@ -40,7 +48,10 @@ def select(graph: Graph, overrides: Sequence[SchemeOverride], method: str = METH
         for node in nodes:
             for value in (node, *filter(_is_part, node.users)):
                 selected.setdefault(value, []).append(index)
-    settings = {node: merged(overrides, indices, f"the operator {node.name}") for node, indices in selected.items()}
+    settings = {
+        node: merged(overrides, indices, f"the {'input' if is_input(node) else 'operator'} {node.name}")
+        for node, indices in selected.items()
+    }
     for node, indices in selected.items():
         node.meta["custom"] = {**node.meta.get("custom", {}), _NOTE: indices}
     return settings
@@ -59,6 +70,11 @@ def select_only(node: Node, index: int) -> None:
 def has_precision(node: Node, overrides: Sequence[SchemeOverride], precision: OverridePrecision) -> bool:
     """Return whether an override sets the precision of the operator from which a node is derived."""
     return any(overrides[index].precision is precision for index in overrides_of(node))
+
+
+def is_input(node: Node) -> bool:
+    """Return whether the node is an input of the graph."""
+    return node.op == "placeholder"
 
 
 def operator_type(node: Node) -> str:
@@ -104,6 +120,8 @@ def _modules(node: Node) -> Iterator[str]:
 
 
 def _matches(override: SchemeOverride, names: dict[str, set[str]]) -> bool:
+    if (override.input is not None) is not ("input" in names):
+        return False
     return all(_any(pattern, names[kind]) for kind, pattern in patterns(override).items())
 
 
@@ -114,8 +132,8 @@ def _any(pattern: str, names: Collection[str]) -> bool:
 def _matches_nothing(index: int, override: SchemeOverride, names: Sequence[dict[str, set[str]]]) -> RequestError:
     key = f"scheme.overrides[{index}]"
     for kind, pattern in patterns(override).items():
-        if not any(_any(pattern, of_node[kind]) for of_node in names):
-            known = sorted({name for of_node in names for name in of_node[kind] if name})
+        if not any(_any(pattern, of_node.get(kind, ())) for of_node in names):
+            known = sorted({name for of_node in names for name in of_node.get(kind, ()) if name})
             nearest = difflib.get_close_matches(pattern, known, n=_MOST_NAMES, cutoff=_CLOSE) or known[:_MOST_NAMES]
             others = f", and {len(known) - len(nearest)} others" if len(known) > len(nearest) else ""
             problem = f"matches no {kind} of the model; there are {', '.join(nearest)}{others}"

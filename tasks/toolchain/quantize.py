@@ -14,7 +14,7 @@ from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.nodes import OBSERVER_REPLACEMENT, make_portable
-from qnnsweep.tasks.toolchain.overridden import METHOD_OF_GRAPH
+from qnnsweep.tasks.toolchain.overridden import INPUTS_OF_GRAPH, METHOD_OF_GRAPH
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.shared_observers import equalize_states, share_observers
 from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_samples
@@ -65,9 +65,10 @@ def _calibrate(exported: ExportedMethod, prepared: GraphModule, scheme: SchemeCo
 
 
 def _loaded(exported: ExportedMethod, store: Store) -> GraphModule:
-    """Return the exported graph, with the name of its method."""
+    """Return the exported graph, with the names of its method and of its inputs."""
     module = load_program(store, exported.program).module()
     module.meta[METHOD_OF_GRAPH] = exported.method
+    module.meta[INPUTS_OF_GRAPH] = input_names(exported)
     return module
 
 

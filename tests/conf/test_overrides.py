@@ -54,8 +54,21 @@ REFUSALS = {
     "{module:a,range:[0,0]}": f"scheme.overrides[0].range=[0.0, 0.0]: {RANGE}",
     "{module:a,range:[0,inf]}": f"scheme.overrides[0].range=[0.0, inf]: {RANGE}",
     "{module:a}": f"scheme.overrides[0]: {NO_SETTING}",
-    "{precision:cpu}": "scheme.overrides[0]: no pattern; set module or operator or node or method to select operators",
+    "{precision:cpu}": (
+        "scheme.overrides[0]: no pattern; set module or operator or node or input or method to select operators or "
+        "inputs"
+    ),
     "{module:' ',precision:cpu}": "scheme.overrides[0].module= : empty; a glob, in which * is any text, or null",
+    "{input:x,node:a,range:[0,1]}": (
+        "scheme.overrides[0].node=a: selects operators, and input selects inputs of the model; write two overrides"
+    ),
+    "{input:x,symmetric:true}": (
+        "scheme.overrides[0].symmetric=True: an input of the model has only a range; remove this key"
+    ),
+    "{input:x,range:[0,1]},{input:'*',range:[0,2]}": (
+        "scheme.overrides[1].range=[0.0, 2.0]: scheme.overrides[0].range is [0.0, 1.0] for the inputs of input=x "
+        "too; make the two equal, or change a pattern so that only one of them selects it"
+    ),
     "{module:a,block_size:[1,16]}": "scheme.overrides[0].block_size=[1, 16]: needs quant_dtype 16a4w_block",
     "{module:a,quant_dtype:16a4w_block}": (
         "scheme.overrides[0].block_size=null: needs a shape of blocks, such as [1, 16, 1, 1], for quant_dtype "
@@ -92,6 +105,7 @@ REFUSALS = {
 ALLOWED = (
     "{module:layers.1,quant_dtype:8a4w},{module:layers.10,quant_dtype:16a8w}",
     "{operator:conv2d,quant_dtype:8a4w},{module:b,quant_dtype:16a8w}",  # the module may have no convolution
+    "{input:x,range:[0,1]},{node:'*',range:[0,2]}",  # an input is no node
     "{operator:conv2d,module:b,quant_dtype:8a4w},{operator:conv2d,quant_dtype:8a4w,per_channel:false}",
     "{node:'conv?',quant_dtype:8a4w},{node:'c*',module:b,quant_dtype:16a8w}",
 )
@@ -134,6 +148,14 @@ def test_an_override_of_a_method_that_the_model_lacks_is_refused(mine: Path, mod
     assert str(refused.value) == f"scheme.overrides[0].method=dec: no such method; {accepted}"
     (cell,) = load(["model=tiny_llama", *words[1:3], words[3].replace("dec", "dec*")], config_dirs=[mine]).cells
     assert cell.request.scheme.overrides == [SchemeOverride(method="dec*", precision=OverridePrecision.cpu)]
+
+
+def test_an_override_of_an_input_that_the_model_lacks_is_refused(mine: Path) -> None:
+    words = ["model=my_net", "soc=SM8650", "scheme=8a8w", "scheme.overrides=[{input:y,range:[0,1]}]"]
+    with pytest.raises(RequestError) as refused:
+        load(words, config_dirs=[mine])
+    assert str(refused.value) == "scheme.overrides[0].input=y: no such input; one of x"
+    assert len(load([*words, "model.inputs=[]"], config_dirs=[mine]).cells) == 1, "the first sample says the inputs"
 
 
 @pytest.mark.parametrize("written", ALLOWED, ids=lambda _: "")

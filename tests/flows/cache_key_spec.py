@@ -91,7 +91,13 @@ REQUEST = (
     differs("scheme.block_size", {"conv2d": [1, 8, 1, 1]}, QUANTIZE_ON, NONE, "an option of the quantizer"),
     *(
         differs(f"scheme.overrides.{name}", to, QUANTIZE_ON, None, "which operators are quantized in another way")
-        for name, to in (("method", "decode"), ("module", "b"), ("operator", "conv2d"), ("node", "conv2d_1"))
+        for name, to in (
+            ("method", "decode"),
+            ("module", "b"),
+            ("operator", "conv2d"),
+            ("node", "conv2d_1"),
+            ("input", "x"),
+        )
     ),
     *(
         differs(f"scheme.overrides.{name}", to, QUANTIZE_ON, None, "how operators are quantized in another way")

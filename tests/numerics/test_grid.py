@@ -72,6 +72,19 @@ def test_unused_and_infinite_elements_do_not_use_the_grid() -> None:
     assert grid_use(CapturedValue(elements=value, qparams=None), value, value, None) is None
 
 
+@pytest.mark.parametrize(("used", "ends"), [(None, (-9.0, 80.0)), ((True, False, True), (-9.0, 2.0))])
+def test_the_ends_of_a_value_include_those_of_the_reference_that_are_used_and_finite(
+    used: tuple[bool, ...] | None, ends: tuple[float, float]
+) -> None:
+    value, reference = np.array([0.0, 1.0, 2.0], np.float32), np.array([-9.0, 80.0, -np.inf], np.float32)
+    captured = Device({0: BYTES}).capture(line(entry(value)))[0]
+    mask = None if used is None else np.array(used)
+    found = grid_use(captured, value, fake_quantize(value, BYTES), mask, reference)
+    assert found is not None
+    assert (found.least, found.largest) == ends
+    assert (found.clipped_elements, found.range_used) == (0, pytest.approx(2 / 127.5))
+
+
 def test_an_element_is_clipped_if_it_is_beyond_the_grid_of_its_own_channel() -> None:
     value = np.array([[1.5, 127.4], [1.5, 1.27]], np.float32)
     rounded = fake_quantize(value, PER_CHANNEL)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from qnnsweep.conf.overrides import settings
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
-from qnnsweep.tasks.records import Allocation, BiasUse, Weight, WeightBits
+from qnnsweep.tasks.records import Allocation, BiasUse, InputUse, Weight, WeightBits
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from tests.repair.sample_cells import ADD, BYTES, CONVOLUTION, RELU, WIDE, cell, operator, scheme
@@ -261,6 +263,36 @@ def test_a_pool_that_has_the_grid_of_its_input_changes_with_it() -> None:
         "node_conv": [0.0, 53.9],
         "node_pool": [0.0, 53.9],
     }
+
+
+def test_a_clipped_input_gets_a_range_together_with_the_values_that_are_clipped_behind_it() -> None:
+    uses = {"least_value": -1.0, "largest_value": 49.0, "clipped_elements": 7}
+    shares: dict[tuple[Cause, str], float] = {("clipping", "image"): 0.4, ("clipping", "conv"): 0.55}
+    comparison, lowered = cell([operator("conv", CONVOLUTION)], shares, conv=uses)
+    image = InputUse(input="image", least=-2.0, largest=8.0, clipped_elements=3)
+    comparison = replace(comparison, input_uses=(image,))
+    first, alone, *_ = candidates(comparison, lowered, scheme("8a8w"))
+    assert first.description == "a wider fixed range for 2 operators (layers.conv and 1 more)"
+    assert first.estimated_db == pytest.approx(-10 * math.log10(0.05))
+    of_image = SchemeOverride(input="image", range=[-3.0, 9.0])
+    assert first.scheme.overrides == [SchemeOverride(node="node_conv", range=[-6.0, 54.0]), of_image]
+    assert alone.operators == ("conv",)
+    within = replace(comparison, input_uses=(replace(image, clipped_elements=0),))
+    assert of_image not in candidates(within, lowered, scheme("8a8w"))[0].scheme.overrides
+    again = candidates(comparison, lowered, scheme("8a8w", of_image))
+    assert ("the calibrated range for the input image", []) in [
+        (candidate.description, candidate.scheme.overrides) for candidate in again
+    ]
+
+
+def test_an_input_gets_a_range_and_no_other_setting() -> None:
+    causes: tuple[Cause, ...] = ("clipping", "resolution", "device", "weights", "bias")
+    for cause in causes:
+        comparison, lowered = cell([operator("conv", CONVOLUTION)], {(cause, "image"): 0.9})
+        image = InputUse(input="image", least=0.0, largest=0.5, clipped_elements=1)
+        comparison = replace(comparison, input_uses=(image,))
+        for candidate in candidates(comparison, lowered, scheme("8a8w")):
+            assert {name for override in candidate.scheme.overrides for name in settings(override)} <= {"range"}
 
 
 def test_most_gain_per_cost_comes_first_and_a_float_scheme_has_no_candidates() -> None:

@@ -105,6 +105,39 @@ def check_selection() -> None:
     _selects_what_all_patterns_match()
 
 
+def ranges_of_inputs() -> list[dict[str, list[float] | None] | str]:
+    """Return the ranges by the selected node or input of a graph with one input, or the refusal."""
+    answers: list[dict[str, list[float] | None] | str] = []
+    limits = [-1.0, 1.0]
+    for override, names in (
+        (SchemeOverride(input="im*", range=limits), ["image"]),
+        (SchemeOverride(input="x", range=limits), ["image"]),
+        (SchemeOverride(node="*", range=limits), ["image"]),
+        (SchemeOverride(input="x", range=limits), []),
+    ):
+        built = graph([("", "relu")])
+        named = dict(zip(["x"], names, strict=False))
+        try:
+            selected = select(built, [override], inputs=names)
+            answers.append({named.get(node.name, node.name): chosen.range for node, chosen in selected.items()})
+        except RequestError as error:
+            answers.append(str(error))
+    return answers
+
+
+def refusal_of_integers() -> str:
+    """Return the message with which the quantizer refuses a range of token ids."""
+    layers = torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.Linear(4, 2)).eval()
+    override = SchemeOverride(input="input_1", range=[0.0, 1.0])
+    scheme = SchemeConfig(name="x", quant_dtype="8a8w", overrides=[override])
+    module = torch.export.export(layers, (torch.tensor([[1, 2]]),), strict=True).module()
+    try:
+        prepare_pt2e(module, backend_of("qnn").compiler(scheme, None).quantizer(scheme, module))
+    except RequestError as error:
+        return str(error)
+    return "accepted"
+
+
 def called_with_one_layer_as_conv2d() -> list[tuple[str, str]]:
     """Return the operators with weights, and their modules, of three linear layers of which one is a convolution."""
     from qnnsweep.tasks.toolchain.edge import edge_program

@@ -10,7 +10,7 @@ import pytest
 
 from qnnsweep.tasks.records import LoweredMethod, WeightBits
 from qnnsweep.tasks.repair.allocation import choices_of
-from qnnsweep.tasks.repair.schemes import with_settings
+from qnnsweep.tasks.repair.schemes import Selector, with_settings
 from qnnsweep.tasks.toolchain import entrypoints
 
 if TYPE_CHECKING:
@@ -79,5 +79,7 @@ def test_a_weight_whose_floats_are_not_known_keeps_its_bits(
 
 def _with_bits(method: LoweredMethod, scheme: SchemeConfig, bits: tuple[int, ...]) -> SchemeConfig:
     nodes = [method.operators[weight.readers[0]].source_nodes[-1] for weight in method.weights]
-    changes = {node: {"quant_dtype": f"8a{number}w"} for node, number in zip(nodes, bits, strict=True) if number != 8}
+    changes = {
+        Selector(node): {"quant_dtype": f"8a{number}w"} for node, number in zip(nodes, bits, strict=True) if number != 8
+    }
     return with_settings(scheme, changes)

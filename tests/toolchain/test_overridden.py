@@ -29,7 +29,7 @@ pytestmark = pytest.mark.toolchain
 
 MIXED = (
     "scheme.overrides=[{module:features.0,share_clamp:true},{module:features.3,quant_dtype:16a8w},"
-    "{node:linear,quant_dtype:8a4w,range:[-40,40],symmetric:true}]"
+    "{node:linear,quant_dtype:8a4w,range:[-40,40],symmetric:true},{input:image,range:[-0.5,2]}]"
 )
 ELSEWHERE = (
     "scheme.overrides=[{module:features.0,precision:float16},{module:features.3,precision:cpu},"
@@ -102,6 +102,12 @@ def test_the_results_have_the_grids_that_were_asked_for(mixed: Measured) -> None
     assert (fixed.scale, fixed.zero_point) == (pytest.approx((80 / 255,)), (128,))
 
 
+def test_an_input_has_the_grid_that_was_asked_for(mixed: Measured) -> None:
+    (grid,) = mixed.lowered.methods[0].input_qparams
+    assert grid is not None
+    assert (grid.scale, grid.zero_point, grid.quant_max) == (pytest.approx((2.5 / 255,)), (51,), 255)
+
+
 def test_an_operator_without_an_override_has_the_grid_of_the_scheme(mixed: Measured, lowered: LoweredProgram) -> None:
     others = {operator.name: operator.quantization for operator in lowered.methods[0].operators}
     for name in ("aten_relu_default", "aten_relu_default_1", "aten_view_copy_default"):
@@ -122,6 +128,7 @@ def test_a_value_is_converted_between_grids_of_different_bits_and_only_there(mix
 def test_the_audit_reads_from_the_compiled_bytes_what_the_overrides_ask_for(mixed: Measured) -> None:
     checks = mixed.checks()
     assert [(check, subject, asked, status) for check, subject, asked, _, status in checks] == [
+        ("override: range", "image", "-0.5 to 2", "met"),
         ("override: element", "aten_convolution_default", "fixed8", "met"),
         ("override: element", "aten_convolution_default_1", "fixed16", "met"),
         ("override: element", "aten_linear_default", "fixed8", "met"),
@@ -129,7 +136,7 @@ def test_the_audit_reads_from_the_compiled_bytes_what_the_overrides_ask_for(mixe
         ("override: range", "aten_linear_default", "symmetric", "met"),
     ]
     assert [got for _, _, _, got, _ in checks] == [
-        "fixed8", "fixed16", "fixed8", "-40.1569 to 39.8431", "-40.1569 to 39.8431",
+        "-0.5 to 2", "fixed8", "fixed16", "fixed8", "-40.1569 to 39.8431", "-40.1569 to 39.8431",
     ]  # fmt: skip
 
 
@@ -138,9 +145,10 @@ def test_the_audit_reads_from_the_compiled_bytes_what_the_overrides_ask_for(mixe
     [
         (1, {"quant_dtype": "8a8w"}, "override: element of aten_convolution_default_1: asked fixed8, got fixed16"),
         (2, {"range": [-20.0, 20.0]}, "override: range of aten_linear_default: asked -20 to 20, got -40.1569"),
+        (3, {"range": [0.0, 1.0]}, "override: range of image: asked 0 to 1, got -0.5 to 2"),
         (0, {"symmetric": True, "share_clamp": None}, "override: range of aten_convolution_default: asked symmetric"),
     ],
-    ids=["bits", "range", "symmetric"],
+    ids=["bits", "range", "input", "symmetric"],
 )
 def test_a_program_without_what_was_asked_is_not_measured(
     mixed: Measured, resources: Resources, index: int, change: dict[str, Any], difference: str
@@ -262,6 +270,22 @@ def test_the_quantizer_refuses_overrides_that_do_not_fit_the_model(
 
 def test_an_override_selects_exactly_the_operators_that_all_its_patterns_match(resources: Resources) -> None:
     resources.workers.call("quantize", override_cases.check_selection)
+
+
+def test_an_input_is_selected_by_its_own_name_alone(resources: Resources) -> None:
+    assert resources.workers.call("quantize", override_cases.ranges_of_inputs).value == [
+        {"image": [-1.0, 1.0]},
+        "scheme.overrides[0].input=x: matches no input of the model; there are image",
+        {"relu": [-1.0, 1.0]},
+        {"x": [-1.0, 1.0]},
+    ]
+
+
+def test_an_input_of_integers_has_no_range(resources: Resources) -> None:
+    assert resources.workers.call("quantize", override_cases.refusal_of_integers).value == (
+        "scheme.overrides[0].range=[0.0, 1.0]: has no effect on the selected inputs: ExecuTorch quantizes none of "
+        "their values"
+    )
 
 
 def test_a_wrong_override_names_its_key_in_the_failure_of_its_cell(

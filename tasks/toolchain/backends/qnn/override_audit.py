@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
 
 from qnnsweep.conf.overrides import merged
 from qnnsweep.conf.schemes import OverridePrecision, SchemeOverride
@@ -11,6 +13,7 @@ from qnnsweep.tasks.toolchain.backends.qnn.elements import activation_element
 
 Tensors = Mapping[str, Sequence[tuple[int, GraphTensor]]]
 _UNLISTED = "the debug program's context does not list it"
+_NO_GRID = "the edge graph has no single grid for it"
 _ROUNDED = 0.51
 """The largest distance of a compiled range from the requested one, in steps: the zero point is a whole number."""
 
@@ -23,6 +26,7 @@ def override_checks(program: AuditedProgram) -> Iterator[ProgramCheck]:
         for logged in program.lowered.expected_tensors
         for handle in logged.debug_handles
     }
+    yield from _inputs(program)
     for operator in program.lowered.operators:
         if not operator.overrides or operator.constant or operator.unused or operator.debug_handle is None:
             continue
@@ -32,6 +36,17 @@ def override_checks(program: AuditedProgram) -> Iterator[ProgramCheck]:
         elif operator.quantization is not None or override.precision is OverridePrecision.float16:
             identifier = identifiers.get((operator.debug_handle, operator.output_index), operator.name)
             yield from _result(program, operator, override, compiled.get(identifier, ()))
+
+
+def _inputs(program: AuditedProgram) -> Iterator[ProgramCheck]:
+    """Yield a check of the range of every overridden input, as the edge graph has it: its grid is audited anyway."""
+    exported = program.lowered.exported
+    for spec, qparams in zip(exported.inputs, program.lowered.input_qparams, strict=True):
+        for override in program.scheme.overrides:
+            is_selected = override.input is not None and fnmatchcase(spec.name, override.input)
+            if override.range is not None and is_selected and fnmatchcase(exported.name, override.method or "*"):
+                limits, step = (None, 0.0) if qparams is None else (qparams.ends, qparams.scale[0])
+                yield _range_check(program, override.range, limits, step, subject=spec.name, reason=_NO_GRID)
 
 
 def tensors_by_name(program: AuditedProgram) -> Tensors:
@@ -71,19 +86,29 @@ def _result(
     agrees = got in ("float16", "float32") if asked == "float16" else None
     yield program.check("override: element", asked, got, agrees=agrees, **where)
     limits = None if tensor is None else _range(tensor)
-    compiled_range = None if limits is None else f"{limits[0]:.6g} to {limits[1]:.6g}"
     step = 0.0 if tensor is None else tensor.scale or 0.0
     if override.range is not None:
-        smallest, largest = override.range
-        agrees = limits is not None and all(
-            abs(limit - wanted) <= _ROUNDED * step for limit, wanted in zip(limits, override.range, strict=True)
-        )
-        yield program.check(
-            "override: range", f"{smallest:.6g} to {largest:.6g}", compiled_range, agrees=agrees, **where
-        )
+        yield _range_check(program, override.range, limits, step, **where)
     if override.symmetric:
         agrees = limits is not None and abs(limits[0] + limits[1]) <= 2 * step
-        yield program.check("override: range", "symmetric", compiled_range, agrees=agrees, **where)
+        yield program.check(
+            "override: range", "symmetric", None if limits is None else _text(limits), agrees=agrees, **where
+        )
+
+
+def _range_check(
+    program: AuditedProgram, asked: Sequence[float], limits: tuple[float, float] | None, step: float, **where: Any
+) -> ProgramCheck:
+    agrees = limits is not None and all(
+        abs(limit - wanted) <= _ROUNDED * step for limit, wanted in zip(limits, asked, strict=True)
+    )
+    return program.check(
+        "override: range", _text(asked), None if limits is None else _text(limits), agrees=agrees, **where
+    )
+
+
+def _text(limits: Sequence[float]) -> str:
+    return f"{limits[0]:.6g} to {limits[1]:.6g}"
 
 
 def _range(tensor: GraphTensor) -> tuple[float, float] | None:

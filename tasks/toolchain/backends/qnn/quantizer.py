@@ -11,20 +11,22 @@ from executorch.backends.qualcomm.export_utils import make_quantizer
 from executorch.backends.qualcomm.quantizer.quantizer import ModuleQConfig, QnnQuantizer, QuantDtype
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e import observer as observers
-from torchao.quantization.pt2e.observer import FixedQParamsObserver
-from torchao.quantization.pt2e.quantizer import (
-    QuantizationAnnotation,
-    QuantizationSpec,
-    Quantizer,
-    SharedQuantizationSpec,
-)
+from torchao.quantization.pt2e.quantizer import QuantizationSpec, Quantizer, SharedQuantizationSpec
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 from qnnsweep.conf.errors import printable
 from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records.keys import METHOD
-from qnnsweep.tasks.toolchain.overridden import METHOD_OF_GRAPH, operator_type, overrides_of, select
+from qnnsweep.tasks.toolchain.backends.qnn.annotations import annotation_of, on_range, own_spec, result_spec
+from qnnsweep.tasks.toolchain.overridden import (
+    INPUTS_OF_GRAPH,
+    METHOD_OF_GRAPH,
+    is_input,
+    operator_type,
+    overrides_of,
+    select,
+)
 from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS
 
 _BLOCKS = "16a4w_block"
@@ -34,7 +36,7 @@ _RELUS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
 _CLAMPS = (*_RELUS, "hardtanh", "clamp", "clamp_min", "clamp_max")
 _NO_BLOCKS = "the number of input channels of no weight is a multiple of the block's, or the shapes differ in rank"
 _FALSE_IS_NO_CHANGE = ("share_clamp", "as_conv2d")
-_NOT_QUANTIZED = "ExecuTorch quantizes none of their results"
+_NOT_QUANTIZED = "ExecuTorch quantizes none of their values"
 Limits = tuple[float | None, float | None]
 
 
@@ -58,17 +60,22 @@ def quantizer_of(scheme: SchemeConfig, module: GraphModule) -> Quantizer:
             [(lambda node, kind=kind: operator_type(node) == kind, copy.deepcopy(config)) for kind in scheme.block_size]
         )
     quantizer.add_custom_quant_annotations([_leave_integers])
-    return OverridingQuantizer(quantizer, scheme, module.meta.get(METHOD_OF_GRAPH)) if scheme.overrides else quantizer
+    if not scheme.overrides:
+        return quantizer
+    return OverridingQuantizer(
+        quantizer, scheme, module.meta.get(METHOD_OF_GRAPH) or METHOD, module.meta.get(INPUTS_OF_GRAPH, ())
+    )
 
 
 class OverridingQuantizer(Quantizer):
     """A QnnQuantizer for a scheme with overrides. The operators are selected in the graph that is annotated."""
 
-    def __init__(self, quantizer: QnnQuantizer, scheme: SchemeConfig, method: str | None) -> None:
+    def __init__(self, quantizer: QnnQuantizer, scheme: SchemeConfig, method: str, inputs: Sequence[str]) -> None:
         super().__init__()
         self._quantizer = quantizer
         self._scheme = scheme
-        self._method = method or METHOD
+        self._method = method
+        self._inputs = inputs
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
         return self._quantizer.transform_for_annotation(model)
@@ -77,7 +84,7 @@ class OverridingQuantizer(Quantizer):
         self._quantizer.validate(model)
 
     def annotate(self, model: GraphModule) -> GraphModule:
-        settings = select(model.graph, self._scheme.overrides, self._method)
+        settings = select(model.graph, self._scheme.overrides, self._method, self._inputs)
         quantizer = self._quantizer
         quantizer.add_discard_nodes([node.name for node, override in settings.items() if override.precision in _FLOATS])
         blocks = {node: shape for node, override in settings.items() if (shape := self._block_of(node, override))}
@@ -138,8 +145,8 @@ class OverridingQuantizer(Quantizer):
     def _adjust(self, model: GraphModule, settings: Mapping[Node, SchemeOverride], blocks: AbstractSet[Node]) -> None:
         """Change the annotations that ExecuTorch's configurations cannot express."""
         for node, override in settings.items():
-            if override.range is not None and (spec := _result_spec(node)) is not None:
-                _annotation(node).output_qspec = _fixed(spec, override.range)
+            if override.range is not None and (spec := result_spec(node)) is not None:
+                annotation_of(node).output_qspec = on_range(spec, override.range)
             if override.constant_range is not None:
                 _fix_constants(node, override.constant_range)
             if override.least_weight_scale is not None:
@@ -150,6 +157,7 @@ class OverridingQuantizer(Quantizer):
             _fit_bias(node)
         for node in model.graph.nodes:
             self._share_inputs(node, settings)
+            _fix_inputs(node, settings)
         self._check_effects(settings, blocks)
 
     def _share_inputs(self, node: Node, settings: Mapping[Node, SchemeOverride]) -> None:
@@ -157,15 +165,15 @@ class OverridingQuantizer(Quantizer):
 
         A value that is no operator's result has the grid of the scheme.
         """
-        annotation = _annotation(node)
+        annotation = annotation_of(node)
         for source, spec in annotation.input_qspec_map.items():
             if not isinstance(spec, QuantizationSpec) or (node not in settings and source not in settings):
                 continue
-            result = _result_spec(source)
+            result = result_spec(source)
             default = self._quantizer.default_quant_config.quant_config.input_activation
             if result is not None and result.dtype == spec.dtype:
                 annotation.input_qspec_map[source] = SharedQuantizationSpec(source)
-            elif result is None and source.op == "placeholder" and default.dtype == spec.dtype:
+            elif result is None and is_input(source) and default.dtype == spec.dtype:
                 annotation.input_qspec_map[source] = default
 
     def _check_effects(self, settings: Mapping[Node, SchemeOverride], blocks: AbstractSet[Node]) -> None:
@@ -192,12 +200,9 @@ def clamp_of(node: Node) -> Node | None:
 def _no_effect(index: int, name: str, asked: object, nodes: Sequence[Node], reason: str) -> RequestError:
     names = ", ".join(node.name for node in nodes[:_MOST_NAMES])
     more = f" and {len(nodes) - _MOST_NAMES} others" if len(nodes) > _MOST_NAMES else ""
-    problem = f"has no effect on the selected operators ({names}{more}): {reason}"
+    selected = "inputs" if is_input(nodes[0]) else f"operators ({names}{more})"
+    problem = f"has no effect on the selected {selected}: {reason}"
     return RequestError(problem, key=f"scheme.overrides[{index}].{name}", value=printable(asked))
-
-
-def _annotation(node: Node) -> QuantizationAnnotation:
-    return node.meta.get(Q_ANNOTATION_KEY) or QuantizationAnnotation()
 
 
 def _leave_integers(model: GraphModule) -> None:
@@ -221,53 +226,33 @@ def _has_floats(node: Node) -> bool:
     return not isinstance(value, torch.Tensor) or value.is_floating_point()
 
 
-def _result_spec(node: Node) -> QuantizationSpec | None:
-    """Return how the node's result is quantized; None if it is not quantized."""
-    spec = _annotation(node).output_qspec
-    while isinstance(spec, SharedQuantizationSpec):
-        shared = spec.edge_or_node
-        spec = (
-            _annotation(shared[1]).input_qspec_map.get(shared[0])
-            if isinstance(shared, tuple)
-            else _annotation(shared).output_qspec
-        )
-    return spec if isinstance(spec, QuantizationSpec) else None
-
-
-def _fixed(spec: QuantizationSpec, limits: Sequence[float]) -> QuantizationSpec:
-    """Return the specification of a grid of the same dtype from the smallest to the largest of `limits`."""
-    info = torch.iinfo(spec.dtype)
-    least = info.min if spec.quant_min is None else spec.quant_min
-    most = info.max if spec.quant_max is None else spec.quant_max
-    smallest, largest = limits
-    scale = (largest - smallest) / (most - least)
-    return QuantizationSpec(
-        dtype=spec.dtype,
-        quant_min=least,
-        quant_max=most,
-        qscheme=torch.per_tensor_affine,
-        observer_or_fake_quant_ctr=FixedQParamsObserver.with_args(
-            scale=scale, zero_point=least - round(smallest / scale)
-        ),
-    )
+def _fix_inputs(node: Node, settings: Mapping[Node, SchemeOverride]) -> None:
+    """Let the node read inputs of the model, which `settings` has, on the grids of their ranges."""
+    specs = annotation_of(node).input_qspec_map
+    for source in filter(is_input, specs):
+        limits = settings[source].range if source in settings else None
+        if limits is not None and (spec := own_spec(specs[source])) is not None:
+            specs[source] = on_range(spec, limits)
 
 
 def _fix_constants(node: Node, limits: Sequence[float]) -> None:
     """Give the constants that are quantized like activations the grid from the smallest to the largest of `limits`."""
-    specs = _annotation(node).input_qspec_map
+    specs = annotation_of(node).input_qspec_map
     for source in _constants(node):
         if isinstance(spec := specs[source], QuantizationSpec):
-            specs[source] = _fixed(spec, limits)
+            specs[source] = on_range(spec, limits)
 
 
 def _constants(node: Node) -> list[Node]:
     """Return the constants that the node reads and that are quantized, except weights and biases."""
-    return [source for source in _annotation(node).input_qspec_map if source.op == "get_attr" and not _has_weight(node)]
+    return [
+        source for source in annotation_of(node).input_qspec_map if source.op == "get_attr" and not _has_weight(node)
+    ]
 
 
 def _raise_weight_scales(node: Node, least: float) -> None:
     """Let no step of the weight's grid be smaller than `least`: observers call this number `eps`."""
-    specs = _annotation(node).input_qspec_map
+    specs = annotation_of(node).input_qspec_map
     weight = node.args[1] if _has_weight(node) else None
     if isinstance(weight, Node) and isinstance(spec := specs.get(weight), QuantizationSpec):
         wrapper: Any = spec.observer_or_fake_quant_ctr
@@ -281,7 +266,7 @@ def _fit_bias(node: Node) -> None:
     With one scale for the whole weight, the largest bias of ExecuTorch's grid has the quantized value 2^31 - 1. PyTorch
     computes it in float32, which rounds it to 2^31, and as an int32 this is -2^31: the bias changes its sign.
     """
-    specs = _annotation(node).input_qspec_map
+    specs = annotation_of(node).input_qspec_map
     for source, spec in specs.items():
         if isinstance(spec, QuantizationSpec) and spec.quant_max == torch.iinfo(torch.int32).max:
             specs[source] = replace(spec, quant_min=-LARGEST_BIAS, quant_max=LARGEST_BIAS)
@@ -289,15 +274,15 @@ def _fit_bias(node: Node) -> None:
 
 def _share(node: Node, clamp: Node) -> None:
     """Give the node's result the grid of the clamp that reads it, so that the two observe the same values."""
-    spec = _result_spec(clamp)
-    if spec is None or _result_spec(node) is None:
+    spec = result_spec(clamp)
+    if spec is None or result_spec(node) is None:
         return
     wrapper: Any = spec.observer_or_fake_quant_ctr
     limits = _limits(clamp)
     observer = _clamping(wrapper.p.func, limits).with_args(**wrapper.p.keywords)
-    _annotation(node).output_qspec = replace(spec, observer_or_fake_quant_ctr=observer)
-    _annotation(clamp).input_qspec_map[node] = SharedQuantizationSpec(node)
-    _annotation(clamp).output_qspec = SharedQuantizationSpec(node)
+    annotation_of(node).output_qspec = replace(spec, observer_or_fake_quant_ctr=observer)
+    annotation_of(clamp).input_qspec_map[node] = SharedQuantizationSpec(node)
+    annotation_of(clamp).output_qspec = SharedQuantizationSpec(node)
 
 
 def _clamping(observer: type[Any], limits: Limits) -> type[Any]:
@@ -346,7 +331,10 @@ def _has_weight(node: Node) -> bool:
 
 
 def _is_quantized(node: Node) -> bool:
-    return _result_spec(node) is not None
+    """Return whether the node's result is quantized or, for an input, whether an operator reads it quantized."""
+    if is_input(node):
+        return any(own_spec(annotation_of(reader).input_qspec_map.get(node)) is not None for reader in node.users)
+    return result_spec(node) is not None
 
 
 _EFFECTS: tuple[tuple[str, str, Callable[[Node], bool]], ...] = (
