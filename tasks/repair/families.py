@@ -107,10 +107,11 @@ def _fixed_range(fitted: tuple[float, float]) -> Settings:
 
 
 def _holds_values(operator: OperatorFacts) -> Settings | None:
-    ratio, fitted = _step_ratio(operator), fitted_range(operator)
-    if ratio is None or fitted is None or not operator.clipped_elements:
+    ends, fitted = operator.ends, fitted_range(operator)
+    if ends is None or fitted is None or not operator.clipped_elements:
         return None
-    return _fixed_range(fitted)
+    # Values of other samples, which were not captured, can need the rest of the calibrated range.
+    return _fixed_range((min(_rounded(ends[0]), fitted[0]), max(_rounded(ends[1]), fitted[1])))
 
 
 def _fits_values(operator: OperatorFacts) -> Settings | None:

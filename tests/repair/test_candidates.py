@@ -57,6 +57,15 @@ def test_the_range_of_a_value_that_is_clipped_becomes_wider() -> None:
     assert first.scheme.overrides == [SchemeOverride(node="node_conv", range=[-6.0, 54.0])]
 
 
+def test_a_wider_range_keeps_the_end_that_clips_nothing() -> None:
+    """The captured samples do not reach this end, but others may."""
+    centred = replace(BYTES, zero_point=(128,))  # from -12.8 to 12.7
+    uses = {"least_value": -3.0, "largest_value": 17.0, "clipped_elements": 7}
+    comparison, lowered = cell([operator("conv", CONVOLUTION, centred)], {("clipping", "conv"): 0.8}, conv=uses)
+    first = candidates(comparison, lowered, scheme("8a8w"))[0]
+    assert first.scheme.overrides == [SchemeOverride(node="node_conv", range=[-12.8, 19.0])]
+
+
 def test_damage_by_overrides_is_undone_and_nothing_else_is_changed() -> None:
     """Three layers: 4-bit weights, a range of half, and a range that is 40 times too wide."""
     coarse = replace(BYTES, scale=(10.0,))
@@ -269,12 +278,12 @@ def test_a_clipped_input_gets_a_range_together_with_the_values_that_are_clipped_
     uses = {"least_value": -1.0, "largest_value": 49.0, "clipped_elements": 7}
     shares: dict[tuple[Cause, str], float] = {("clipping", "image"): 0.4, ("clipping", "conv"): 0.55}
     comparison, lowered = cell([operator("conv", CONVOLUTION)], shares, conv=uses)
-    image = InputUse(input="image", least=-2.0, largest=8.0, clipped_elements=3)
+    image = InputUse(input="image", least=0.0, largest=200.0, clipped_elements=3)
     comparison = replace(comparison, input_uses=(image,))
     first, alone, *_ = candidates(comparison, lowered, scheme("8a8w"))
     assert first.description == "a wider fixed range for 2 operators (layers.conv and 1 more)"
     assert first.estimated_db == pytest.approx(-10 * math.log10(0.05))
-    of_image = SchemeOverride(input="image", range=[-3.0, 9.0])
+    of_image = SchemeOverride(input="image", range=[-1.5, 220.0])
     assert first.scheme.overrides == [SchemeOverride(node="node_conv", range=[-6.0, 54.0]), of_image]
     assert alone.operators == ("conv",)
     within = replace(comparison, input_uses=(replace(image, clipped_elements=0),))
