@@ -257,7 +257,7 @@ def test_the_number_that_the_target_names_decides(planned: Request) -> None:
 
 
 COARSE = scheme("8a8w", SchemeOverride(node="node_conv", quant_dtype="8a4w"))
-COARSE_AND_WIDE = scheme("8a8w", *COARSE.overrides, SchemeOverride(node="node_add", range=[0.0, 22.0]))
+COARSE_AND_WIDE = scheme("8a8w", *COARSE.overrides, SchemeOverride(node="node_add", range=[0.0, 25.5]))
 
 
 def test_a_program_that_is_too_large_becomes_smaller_first_and_then_as_accurate_as_its_size_allows(
