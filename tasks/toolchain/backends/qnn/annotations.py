@@ -15,6 +15,7 @@ from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
 
 def annotation_of(node: Node) -> QuantizationAnnotation:
+    """Return what the quantizer annotated at the node; an empty annotation if there is none."""
     return node.meta.get(Q_ANNOTATION_KEY) or QuantizationAnnotation()
 
 
