@@ -44,10 +44,19 @@ def unknown_inputs(scheme: SchemeConfig, inputs: Sequence[str]) -> Iterator[Requ
             yield RequestError(f"no such input; {one_of(inputs)}", key=_key(index, "input"), value=printable(pattern))
 
 
+def ranges_of_states(scheme: SchemeConfig, states: Sequence[str]) -> Iterator[RequestError]:
+    """Yield one error per override of an input that is a state. `states`: the names of these inputs."""
+    for index, override in enumerate(scheme.overrides):
+        pattern = override.input
+        if pattern is not None and (found := next((name for name in states if fnmatchcase(name, pattern)), None)):
+            problem = f"{printable(found)} is a state, whose grid is that of the output that is written to it"
+            yield RequestError(problem, key=_key(index, "input"), value=printable(pattern))
+
+
 def merged(overrides: Sequence[SchemeOverride], indices: Sequence[int], operators: str) -> SchemeOverride:
     """Return the settings of all overrides at `indices` together, as an override without patterns.
 
-    `operators`: words for the operators that all these overrides select. Raises RequestError if two overrides set one
+    `operators`: words for the operators or the inputs that all these overrides select. Raises RequestError if two overrides set one
     key to different values, or if the settings contradict each other.
     """
     by_key: dict[str, tuple[int, Any]] = {}

@@ -29,8 +29,9 @@ class GridUse:
     range_used: float
     """The range of the value divided by the range of the grid. It is above 1 if the value does not fit the grid."""
     least: float
-    """The least value that the grid should hold: of the value itself and of the reference's."""
     largest: float
+    needed: tuple[float, float]
+    """The least and the largest value that the grid should hold: of the value itself and of the reference."""
 
 
 def float16_around(exact: Array, actual: Array) -> Array:
@@ -48,12 +49,18 @@ def float16_around(exact: Array, actual: Array) -> Array:
 
 
 def grid_use(
-    captured: CapturedValue, on_host: Array, rounded: Tensor, used: Array | None, reference: Array | None = None
+    captured: CapturedValue,
+    on_host: Array,
+    rounded: Tensor,
+    used: Array | None,
+    reference: Array | None = None,
+    used_reference: Array | None = None,
 ) -> GridUse | None:
     """Return how the grid of a value is used; None for a value without a grid or without used finite elements.
 
     `on_host`: the unrounded value. `rounded`: the nearest values on the grid. `used`: a mask; None if all are used.
-    `reference`: the value in the reference's own run, which can reach further if an earlier value is clipped.
+    `reference`, `used_reference`: the value in the reference's own run, which can reach further if an earlier value is
+    clipped, and a mask.
     """
     if captured.qparams is None:
         return None
@@ -65,14 +72,15 @@ def grid_use(
         clipped = int(np.count_nonzero(select(_clipped(on_host, whole(rounded), captured.qparams), counted)))
     steps, values = captured.qparams.quant_max - captured.qparams.quant_min, _others_repeated(on_host, counted)
     least, largest = float(values.min()), float(values.max())
-    further = _finite(select(reference, counted)) if reference is not None else values
+    further = values if reference is None else _finite(select(reference, used_reference))
     return GridUse(
         gap=sums.gap,
         clipped_elements=clipped,
         codes_used=_codes(_others_repeated(captured.elements, counted), captured.qparams),
         range_used=(largest - least) / (steps * max(captured.qparams.scale)),
-        least=min(least, float(further.min(initial=least))),
-        largest=max(largest, float(further.max(initial=largest))),
+        least=least,
+        largest=largest,
+        needed=(float(further.min(initial=least)), float(further.max(initial=largest))),
     )
 
 

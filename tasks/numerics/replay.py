@@ -109,7 +109,7 @@ def converted(
     return Replayed(
         introduced=introduced_error(difference, used),
         inherited=Gap() if reference is None else sums_of_finite(source, reference, used)[0].gap,
-        grid_use=grid_use(captured, source, difference.expected, used),
+        grid_use=grid_use(captured, source, difference.expected, used, reference, used),
     )
 
 
@@ -157,12 +157,12 @@ class _Attribution:
                 if self.explains(index, from_exact.introduced, error.introduced):
                     error, reads_exact_inputs = from_exact, True
         reference = self._reference(index)
-        used, inherited, felt = error.used, Gap(), True
+        used, used_reference, inherited, felt = error.used, None, Gap(), True
         if reference is not None:
             if used is not None:
                 # An element that is unused on the device counts if the reference's value of it is used.
-                also = self._use.read_mask(index, reference.astype(error.on_host.dtype, copy=False))
-                used = None if also is None else used | also
+                used_reference = self._use.read_mask(index, reference.astype(error.on_host.dtype, copy=False))
+                used = None if used_reference is None else used | used_reference
             inherited = sums_of_finite(error.on_host, reference, used)[0].gap
             if self._is_suspect(index, error.introduced) and not error.introduced.nonfinite:
                 total = sums_of_finite(error.difference.actual, reference, error.used)[0].gap.mse
@@ -173,7 +173,7 @@ class _Attribution:
             introduced=error.introduced,
             by_log=by_log,
             inherited=inherited,
-            grid_use=grid_use(captured, error.on_host, error.difference.expected, used, reference),
+            grid_use=grid_use(captured, error.on_host, error.difference.expected, used, reference, used_reference),
             masked=0 if error.used is None else int(np.count_nonzero(~error.used & error.difference.differing)),
             masked_by=error.masked_by,
             spans=spans,

@@ -20,7 +20,7 @@ class RepairRow:
     cause: Cause | None
     """The cause of error that the change should remove; null for step 0."""
     operators: tuple[str, ...]
-    """The operators at which the change should remove error, the one with the largest error first."""
+    """The operators, or the model's inputs, at which the change should remove error, the largest error first."""
     predicted_db: Decibels | None
     """Predicted gain of the number that the target is about, from the trial on the host; null for step 0."""
     measured_db: Decibels | None

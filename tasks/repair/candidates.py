@@ -137,7 +137,7 @@ class _Search:
             for operator in self._facts.values()
             if operator.selector is not None
             and self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY
-            and (offer := family.offer(operator, self._scheme)) is not None
+            and (offer := self._offer(family, operator)) is not None
         }
         ranked = sorted(offers, key=lambda name: -self._removed(family, [name]))[:_MOST_OPERATORS]
         drafts = [self._draft(family, ranked[:count], offers) for count in range(1, len(ranked) + 1)]
@@ -239,12 +239,15 @@ class _Search:
         for name in names if family.with_readers else ():
             readers = (self._by_index.get(index) for index in self._facts[name].readers)
             changed |= {reader.operator.name: reader for reader in readers if reader is not None}
+        if family.with_later:  # behind a clipped value, an operator may clip nothing yet
+            first = min(self._facts[name].operator.index for name in names)
+            changed |= {name: later for name, later in self._facts.items() if later.operator.index > first}
         for name in names if family.with_group else ():
             changed |= {member.operator.name: member for member in self._group(self._facts[name])}
         settings: dict[Selector, Settings] = {}
         merged: dict[Selector, Settings] = {}
         for name, operator in changed.items():
-            offer = offers.get(name) or family.offer(operator, self._scheme)
+            offer = offers.get(name) or self._offer(family, operator)
             if offer is None or operator.selector is None:
                 continue
             settings[operator.selector] = offer
@@ -254,6 +257,13 @@ class _Search:
                 if other is not None and other.selector is not None and needed is not None:
                     merged[other.selector] = needed
         return merged | settings
+
+    def _offer(self, family: Family, operator: OperatorFacts) -> Settings | None:
+        """Return the offer of a family. An input of the model gets only offers of a range."""
+        offer = family.offer(operator, self._scheme)
+        if offer is None or operator.selector is None or operator.selector.kind == "node":
+            return offer
+        return offer if {name for name, value in offer.items() if value is not None} <= {"range"} else None
 
     def _group(self, operator: OperatorFacts) -> Iterator[OperatorFacts]:
         """Yield the operators that have the operator's grid, directly before and behind it: of a pool or a view."""
@@ -276,9 +286,12 @@ class _Search:
         )
 
     def _where(self, names: Sequence[str]) -> str:
-        targets = {self._targets[name] for name in names}
-        modules = [self._facts[name].operator.module_path or name for name in names]
-        return operators_phrase(targets.pop() if len(targets) == 1 else None, modules)
+        inputs = [name for name in names if self._targets[name] == "input"]
+        operators = [name for name in names if name not in inputs]
+        targets = {self._targets[name] for name in operators}
+        modules = [self._facts[name].operator.module_path or name for name in operators]
+        phrases = [operators_phrase(targets.pop() if len(targets) == 1 else None, modules)] if operators else []
+        return " and ".join([*phrases, *([operators_phrase("input", inputs)] if inputs else [])])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

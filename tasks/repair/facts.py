@@ -33,6 +33,7 @@ class OperatorFacts:
     readers: tuple[int, ...]
     """The indices of the operators that read the value. They are empty for a final output."""
     least: float | None
+    """The least value on the device or in the edge graph, which clips nothing."""
     largest: float | None
     clipped_elements: int
     codes_used: tuple[int, int] | None
@@ -54,8 +55,12 @@ class OperatorFacts:
     """None if the operator has no bias, or if its floats are not known."""
 
     @property
-    def is_input(self) -> bool:
-        return self.selector is not None and self.selector.kind == "input"
+    def is_too_wide(self) -> bool:
+        """Whether values are beyond the ends of the grid, or would be if no earlier value were clipped."""
+        if self.clipped_elements or self.ends is None or self.least is None or self.largest is None:
+            return self.clipped_elements > 0
+        half = (self.ends[1] - self.ends[0]) / (self.steps or 1) / 2
+        return self.least < self.ends[0] - half or self.largest > self.ends[1] + half
 
     @property
     def elements(self) -> int:

@@ -1,7 +1,7 @@
 """The families of changes. The changes of a family should remove the same causes of error in the same way.
 
-An offer of a family to an operator is the new settings of the operator's node. An input of the model gets offers of a
-range only. How much an offer really removes is not known before it is tried: see `qnnsweep.tasks.repair.prediction`.
+An offer of a family to an operator is the new settings of the operator's node. How much an offer really removes is not
+known before it is tried: see `qnnsweep.tasks.repair.prediction`.
 """
 
 import math
@@ -50,6 +50,8 @@ class Family:
     """How many bits an activation has more."""
     with_group: bool = False
     """Whether the operators that have the same grid, and read each other, must change too."""
+    with_later: bool = False
+    """Whether the later operators that can be changed in this way must change too."""
     cost: float = 1.0
     """The cost of the change itself."""
     operator_cost: float = 0.02
@@ -108,10 +110,10 @@ def _fixed_range(fitted: tuple[float, float]) -> Settings:
 
 def _holds_values(operator: OperatorFacts) -> Settings | None:
     ends, fitted = operator.ends, fitted_range(operator)
-    if ends is None or fitted is None or not operator.clipped_elements:
+    if ends is None or fitted is None or not operator.is_too_wide:
         return None
     # Values of other samples, which were not captured, can need the rest of the calibrated range.
-    return _fixed_range((min(_rounded(ends[0]), fitted[0]), max(_rounded(ends[1]), fitted[1])))
+    return _fixed_range((min(ends[0], fitted[0]), max(ends[1], fitted[1])))
 
 
 def _fits_values(operator: OperatorFacts) -> Settings | None:
@@ -140,9 +142,7 @@ def _with_constant(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | 
 
 
 def _least_error(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
-    if operator.is_input or operator.ends is None:
-        return None
-    if (_setting(operator, scheme, "observer") or scheme.observer) == _LEAST_ERROR:
+    if (_setting(operator, scheme, "observer") or scheme.observer) == _LEAST_ERROR or operator.ends is None:
         return None
     if _setting(operator, scheme, "range") is not None or _setting(operator, scheme, "share_clamp"):
         return None
@@ -151,7 +151,7 @@ def _least_error(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | No
 
 def _wide_activations(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
     wider = WIDER.get(_dtype(operator, scheme))
-    if operator.is_input or wider is None or operator.steps is None or operator.steps > 255:
+    if wider is None or operator.steps is None or operator.steps > 255:
         return None
     return {"quant_dtype": wider}
 
@@ -261,7 +261,13 @@ _STEPS: tuple[Cause, ...] = ("resolution", "device")
 FAMILIES = (
     Family(causes=("clipping", *_STEPS), change=_CALIBRATED, offer=_calibrated(_holds_values), cost=_UNDO),
     Family(causes=(*_STEPS, "clipping"), change=_CALIBRATED, offer=_calibrated(_fits_values), cost=_UNDO),
-    Family(causes=("clipping",), change="a wider fixed range", offer=_fixed(_holds_values), with_group=True),
+    Family(
+        causes=("clipping",),
+        change="a wider fixed range",
+        offer=_fixed(_holds_values),
+        with_group=True,
+        with_later=True,
+    ),
     Family(
         causes=(*_STEPS, "clipping"),
         change="a narrower fixed range for the result and the constant",

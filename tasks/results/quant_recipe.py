@@ -14,12 +14,12 @@ from typing import Any
 from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
 
 _SETTINGS = ("quant_dtype", "observer", "symmetric", "per_channel", "block_size", "range")
-"""The settings of an override that a recipe can have, if the override selects a single node."""
+"""The settings of an override that a recipe can have, if the override selects a single node or input."""
 
 _QUANTIZER = {
     "qnnsweep.tasks.toolchain.tensors": ("LARGEST_BIAS",),
     "qnnsweep.tasks.toolchain.overridden": ("roots", "_roots"),
-    "qnnsweep.tasks.toolchain.backends.qnn.annotations": ("annotation_of", "result_spec", "own_spec", "on_range"),
+    "qnnsweep.tasks.toolchain.backends.qnn.annotations": (*("annotation_of", "result_spec", "own_spec", "on_range"),),
     "qnnsweep.tasks.toolchain.backends.qnn.quantizer": ("_fit_bias", "_fits", "_has_weight"),
 }
 """The functions and constants of the quantizer that a recipe contains, by module. The modules are not imported."""
@@ -36,10 +36,14 @@ def quant_recipe(scheme: SchemeConfig, title: str) -> str:
         "per_channel_embedding": scheme.per_channel_embedding,
         "block_sizes": scheme.block_size,
     }
-    nodes = {override.node: _settings(override) for override in scheme.overrides if _is_expressible(override)}
+    expressible = [override for override in scheme.overrides if _is_expressible(override)]
+    nodes = {override.node: _settings(override) for override in expressible if override.node is not None}
+    inputs = {override.input: override.range for override in expressible if override.input is not None}
     template = Template(Path(__file__).with_name("recipe.py.txt").read_text())
     quantizer = "\n\n\n".join(_quantizer())
-    text = template.substitute(title=title, scheme=_literal(defaults), nodes=_literal(nodes), quantizer=quantizer)
+    text = template.substitute(
+        title=title, scheme=_literal(defaults), nodes=_literal(nodes), inputs=_literal(inputs), quantizer=quantizer
+    )
     return (
         text + "\n" + "".join(_comments([override for override in scheme.overrides if not _is_expressible(override)]))
     )
@@ -57,7 +61,8 @@ def _quantizer() -> Iterator[str]:
 
 
 def _is_expressible(override: SchemeOverride) -> bool:
-    selects_a_node = override.node is not None and override.module is None and override.operator is None
+    name = override.node or override.input
+    selects_one = name is not None and not set("*?[") & set(name) and override.module is None is override.operator
     others = (
         override.precision,
         override.share_clamp,
@@ -65,7 +70,7 @@ def _is_expressible(override: SchemeOverride) -> bool:
         override.constant_range,
         override.least_weight_scale,
     )
-    return selects_a_node and not set("*?[") & set(override.node or "") and all(other is None for other in others)
+    return selects_one and all(other is None for other in others)
 
 
 def _settings(override: SchemeOverride) -> dict[str, Any]:

@@ -21,7 +21,7 @@ METHOD_OF_GRAPH = "qnnsweep_method"
 """The key of a graph's metadata with the name of the method that the graph computes."""
 INPUTS_OF_GRAPH = "qnnsweep_inputs"
 """The key of a graph's metadata with the names that the inputs of the graph have in the model's configuration."""
-_NOTE = "qnnsweep_overrides"
+_NOTE, _NAME = "qnnsweep_overrides", "qnnsweep_input"
 _CLOSE, _MOST_NAMES = 0.3, 6
 
 
@@ -38,6 +38,7 @@ def select(
     given = list(filter(is_input, graph.nodes))
     for node, name in zip(given, inputs or [node.name for node in given], strict=True):
         names[node] = {"input": {name}, "method": {method}}
+        node.meta[_NAME] = name
     selected: dict[Node, list[int]] = {}
     for index, override in enumerate(overrides):
         if override.method is not None and not fnmatchcase(method, override.method):
@@ -49,7 +50,7 @@ def select(
             for value in (node, *filter(_is_part, node.users)):
                 selected.setdefault(value, []).append(index)
     settings = {
-        node: merged(overrides, indices, f"the {'input' if is_input(node) else 'operator'} {node.name}")
+        node: merged(overrides, indices, f"the {'input' if is_input(node) else 'operator'} {configured_name(node)}")
         for node, indices in selected.items()
     }
     for node, indices in selected.items():
@@ -75,6 +76,11 @@ def has_precision(node: Node, overrides: Sequence[SchemeOverride], precision: Ov
 def is_input(node: Node) -> bool:
     """Return whether the node is an input of the graph."""
     return node.op == "placeholder"
+
+
+def configured_name(node: Node) -> str:
+    """Return the name of an input in the model's configuration, after `select`. Every other node has its own name."""
+    return node.meta.get(_NAME, node.name)
 
 
 def operator_type(node: Node) -> str:

@@ -158,6 +158,12 @@ def test_an_override_of_an_input_that_the_model_lacks_is_refused(mine: Path) -> 
     assert len(load([*words, "model.inputs=[]"], config_dirs=[mine]).cells) == 1, "the first sample says the inputs"
 
 
+def test_a_range_of_a_state_is_refused(mine: Path) -> None:
+    words = ["model=tiny_gru", "soc=SM8650", "scheme=8a8w", "scheme.overrides=[{input:'*',range:[-1,1]}]"]
+    with pytest.raises(RequestError, match=r"is a state, whose grid is that of the output that is written to it$"):
+        load(words, config_dirs=[mine])
+
+
 @pytest.mark.parametrize("written", ALLOWED, ids=lambda _: "")
 def test_overrides_that_may_select_different_operators_are_planned(mine: Path, written: str) -> None:
     words = ["model=my_net", "soc=SM8650", "scheme=8a8w", f"scheme.overrides=[{written}]"]

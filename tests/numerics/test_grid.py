@@ -53,6 +53,7 @@ def test_the_use_of_a_grid_counts_clipped_elements_and_codes() -> None:
         range_used=pytest.approx(133 / 127.5),
         least=-70.0,
         largest=63.0,
+        needed=(-70.0, 63.0),
     )
 
 
@@ -67,21 +68,22 @@ def test_unused_and_infinite_elements_do_not_use_the_grid() -> None:
         range_used=pytest.approx(0.9 / 127.5),
         least=pytest.approx(0.1),
         largest=1.0,
+        needed=(pytest.approx(0.1), 1.0),
     )
     assert use(value, BYTES, np.zeros(5, np.bool_)) is None
     assert grid_use(CapturedValue(elements=value, qparams=None), value, value, None) is None
 
 
-@pytest.mark.parametrize(("used", "ends"), [(None, (-9.0, 80.0)), ((True, False, True), (-9.0, 2.0))])
-def test_the_ends_of_a_value_include_those_of_the_reference_that_are_used_and_finite(
-    used: tuple[bool, ...] | None, ends: tuple[float, float]
+@pytest.mark.parametrize(("used", "needed"), [(None, (-9.0, 80.0)), ((True, False, True), (-9.0, 2.0))])
+def test_a_grid_should_hold_the_value_and_the_elements_of_the_reference_that_are_used_and_finite(
+    used: tuple[bool, ...] | None, needed: tuple[float, float]
 ) -> None:
     value, reference = np.array([0.0, 1.0, 2.0], np.float32), np.array([-9.0, 80.0, -np.inf], np.float32)
     captured = Device({0: BYTES}).capture(line(entry(value)))[0]
     mask = None if used is None else np.array(used)
-    found = grid_use(captured, value, fake_quantize(value, BYTES), mask, reference)
+    found = grid_use(captured, value, fake_quantize(value, BYTES), None, reference, mask)
     assert found is not None
-    assert (found.least, found.largest) == ends
+    assert (found.least, found.largest, found.needed) == (0.0, 2.0, needed)
     assert (found.clipped_elements, found.range_used) == (0, pytest.approx(2 / 127.5))
 
 

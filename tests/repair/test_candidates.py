@@ -281,16 +281,30 @@ def test_a_clipped_input_gets_a_range_together_with_the_values_that_are_clipped_
     image = InputUse(input="image", least=0.0, largest=200.0, clipped_elements=3)
     comparison = replace(comparison, input_uses=(image,))
     first, alone, *_ = candidates(comparison, lowered, scheme("8a8w"))
-    assert first.description == "a wider fixed range for 2 operators (layers.conv and 1 more)"
+    assert first.description == "a wider fixed range for the convolution layers.conv and the input image"
     assert first.estimated_db == pytest.approx(-10 * math.log10(0.05))
     of_image = SchemeOverride(input="image", range=[-1.5, 220.0])
     assert first.scheme.overrides == [SchemeOverride(node="node_conv", range=[-6.0, 54.0]), of_image]
     assert alone.operators == ("conv",)
-    within = replace(comparison, input_uses=(replace(image, clipped_elements=0),))
+    within = replace(comparison, input_uses=(replace(image, largest=100.0, clipped_elements=0),))
     assert of_image not in candidates(within, lowered, scheme("8a8w"))[0].scheme.overrides
     again = candidates(comparison, lowered, scheme("8a8w", of_image))
     assert ("the calibrated range for the input image", []) in [
         (candidate.description, candidate.scheme.overrides) for candidate in again
+    ]
+
+
+def test_operators_behind_a_clipped_value_that_clip_nothing_yet_get_a_range_too() -> None:
+    """The normalised input fits its grid on the device only because the input itself is clipped."""
+    operators = [operator("sub", "aten.sub.Tensor"), operator("conv", CONVOLUTION)]
+    fits, does_not = {"least_value": 0.0, "largest_value": 25.0}, {"least_value": 0.0, "largest_value": 40.0}
+    comparison, lowered = cell(operators, {("clipping", "image"): 0.9}, sub=does_not, conv=fits)
+    image = InputUse(input="image", least=0.0, largest=200.0, clipped_elements=3)
+    first = candidates(replace(comparison, input_uses=(image,)), lowered, scheme("8a8w"))[0]
+    assert first.description == "a wider fixed range for the input image"
+    assert first.scheme.overrides == [
+        SchemeOverride(input="image", range=[-1.5, 220.0]),
+        SchemeOverride(node="node_sub", range=[0.0, 44.0]),
     ]
 
 
@@ -300,8 +314,9 @@ def test_an_input_gets_a_range_and_no_other_setting() -> None:
         comparison, lowered = cell([operator("conv", CONVOLUTION)], {(cause, "image"): 0.9})
         image = InputUse(input="image", least=0.0, largest=0.5, clipped_elements=1)
         comparison = replace(comparison, input_uses=(image,))
-        for candidate in candidates(comparison, lowered, scheme("8a8w")):
-            assert {name for override in candidate.scheme.overrides for name in settings(override)} <= {"range"}
+        for dtype in ("8a8w", "16a8w", "8a4w"):
+            for candidate in candidates(comparison, lowered, scheme(dtype)):
+                assert {name for override in candidate.scheme.overrides for name in settings(override)} <= {"range"}
 
 
 def test_most_gain_per_cost_comes_first_and_a_float_scheme_has_no_candidates() -> None:

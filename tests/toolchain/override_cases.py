@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from hypothesis import given, settings
@@ -123,6 +124,40 @@ def ranges_of_inputs() -> list[dict[str, list[float] | None] | str]:
         except RequestError as error:
             answers.append(str(error))
     return answers
+
+
+class Readers(torch.nn.Module):
+    """An input that several operators read in different ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        moved = self.layer(x.permute(0, 2, 1))
+        return moved @ x + torch.stack([x, y]).amax(0) + x.sigmoid()
+
+
+def grids_of_an_input(symmetric: bool, dtype: str) -> dict[str, tuple[float, float]]:
+    """Return the ends of the grid on which every operator reads a value, for x in [-1, 1], y in [-20, 20].
+
+    The range of x is fixed from -4 to 2.
+    """
+    override = SchemeOverride(input="x", range=[-4.0, 2.0])
+    scheme = SchemeConfig(name="x", quant_dtype=dtype, activation_symmetric=symmetric, overrides=[override])
+    sample = (torch.linspace(-1, 1, 64).view(1, 8, 8), torch.linspace(-20, 20, 64).view(1, 8, 8))
+    module = torch.export.export(Readers().eval(), sample, strict=True).module()
+    prepared = prepare_pt2e(module, backend_of("qnn").compiler(scheme, None).quantizer(scheme, module))
+    prepared(*sample)
+    grids: dict[str, tuple[float, float]] = {}
+    for node in prepared.graph.nodes:
+        for observed in node.all_input_nodes if node.op == "call_function" else ():
+            if observed.op == "call_module":
+                observer: Any = prepared.get_submodule(observed.target)
+                scale, zero_point = (float(value.flatten()[0]) for value in observer.calculate_qparams())
+                ends = (observer.quant_min - zero_point) * scale, (observer.quant_max - zero_point) * scale
+                grids[f"{node.name} of {observed.args[0].name}"] = round(ends[0], 1), round(ends[1], 1)
+    return grids
 
 
 def refusal_of_integers() -> str:

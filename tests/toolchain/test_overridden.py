@@ -281,10 +281,21 @@ def test_an_input_is_selected_by_its_own_name_alone(resources: Resources) -> Non
     ]
 
 
+@pytest.mark.parametrize(("symmetric", "dtype"), [(False, "8a8w"), (True, "8a8w"), (False, "16a8w")])
+def test_every_reader_reads_an_input_on_the_grid_that_was_asked_for(
+    symmetric: bool, dtype: str, resources: Resources
+) -> None:
+    grids = resources.workers.call("quantize", override_cases.grids_of_an_input, symmetric, dtype).value
+    asked = (-4.0, 2.0)
+    assert [grids[reader] for reader in ("permute of x", "linear of permute", "sigmoid of x")] == [asked] * 3
+    # HTP needs a symmetric second operand of 16 bits: it keeps its own grid.
+    assert grids["matmul of x"] == ((-1.0, 1.0) if dtype == "16a8w" else asked)
+
+
 def test_an_input_of_integers_has_no_range(resources: Resources) -> None:
     assert resources.workers.call("quantize", override_cases.refusal_of_integers).value == (
-        "scheme.overrides[0].range=[0.0, 1.0]: has no effect on the selected inputs: ExecuTorch quantizes none of "
-        "their values"
+        "scheme.overrides[0].range=[0.0, 1.0]: has no effect on the selected inputs (input_1): ExecuTorch "
+        "quantizes none of their values"
     )
 
 

@@ -36,6 +36,7 @@ OVERRIDES = {
     "none": (),
     "weights": (SchemeOverride(node="input_1", quant_dtype="8a4w"),),
     "range": (SchemeOverride(node="input_3", range=[0.0, 1.5]),),
+    "range of the input": (SchemeOverride(input="image", range=[-0.5, 3.0]),),
     "16-bit weights with one scale": (SchemeOverride(node="input_1", quant_dtype="16a16w", per_channel=False),),
     "blocks": (SchemeOverride(node="res", quant_dtype="16a4w_block", block_size=[1, 16]),),
     "activations and a symmetric range": (
@@ -107,8 +108,11 @@ def test_a_recipe_quantizes_in_the_llama_script_of_executorch(resources: Resourc
 def test_what_a_recipe_cannot_express_is_a_comment() -> None:
     cpu = SchemeOverride(node="res", precision=OverridePrecision.cpu)
     by_type = SchemeOverride(operator="conv2d", symmetric=True)
-    text = quant_recipe(scheme(cpu, by_type), "A recipe.")
-    assert text.endswith(f"# A QuantRecipe cannot express these overrides of the scheme:\n# {cpu}\n# {by_type}\n")
+    inputs = SchemeOverride(input="*", range=[-1.0, 1.0])
+    text = quant_recipe(scheme(cpu, by_type, inputs), "A recipe.")
+    assert text.endswith(
+        f"# A QuantRecipe cannot express these overrides of the scheme:\n# {cpu}\n# {by_type}\n# {inputs}\n"
+    )
 
 
 def test_a_recipe_passes_the_linter(tmp_path: Path) -> None:

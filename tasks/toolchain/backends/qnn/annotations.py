@@ -36,6 +36,18 @@ def own_spec(spec: QuantizationSpecBase | None) -> QuantizationSpec | None:
     return spec if isinstance(spec, QuantizationSpec) else None
 
 
+def origin(node: Node) -> Node:
+    """Return the value from whose observer the node's result has its grid: the node itself, or one before it."""
+    spec = annotation_of(node).output_qspec
+    while isinstance(spec, SharedQuantizationSpec):
+        shared = spec.edge_or_node
+        if isinstance(shared, tuple):
+            node, spec = shared[0], annotation_of(shared[1]).input_qspec_map.get(shared[0])
+        else:
+            node, spec = shared, annotation_of(shared).output_qspec
+    return node
+
+
 def on_range(spec: QuantizationSpec, limits: Sequence[float]) -> QuantizationSpec:
     """Return the specification of a grid of the same dtype from the smallest to the largest of `limits`."""
     info = torch.iinfo(spec.dtype)

@@ -19,7 +19,7 @@ _ROUNDED = 0.51
 
 
 def override_checks(program: AuditedProgram) -> Iterator[ProgramCheck]:
-    """Yield the checks of every overridden operator of the debug program, except constants, which are folded."""
+    """Yield the checks of overridden inputs and operators of the debug program, except constants, which are folded."""
     compiled = tensors_by_name(program)
     identifiers = {
         (handle, logged.output_index): logged.identifier

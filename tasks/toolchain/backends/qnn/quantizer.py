@@ -18,10 +18,11 @@ from qnnsweep.conf.errors import printable
 from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records.keys import METHOD
-from qnnsweep.tasks.toolchain.backends.qnn.annotations import annotation_of, on_range, own_spec, result_spec
+from qnnsweep.tasks.toolchain.backends.qnn.annotations import annotation_of, on_range, origin, result_spec
 from qnnsweep.tasks.toolchain.overridden import (
     INPUTS_OF_GRAPH,
     METHOD_OF_GRAPH,
+    configured_name,
     is_input,
     operator_type,
     overrides_of,
@@ -157,24 +158,27 @@ class OverridingQuantizer(Quantizer):
             _fit_bias(node)
         for node in model.graph.nodes:
             self._share_inputs(node, settings)
-            _fix_inputs(node, settings)
         self._check_effects(settings, blocks)
 
     def _share_inputs(self, node: Node, settings: Mapping[Node, SchemeOverride]) -> None:
         """Let the node read overridden values on the grids that they have, unless it needs another dtype.
 
-        A value that is no operator's result has the grid of the scheme.
+        An input of the model has the grid of its override, or else that of the scheme. An operand that must be
+        symmetric keeps its grid.
         """
-        annotation = annotation_of(node)
-        for source, spec in annotation.input_qspec_map.items():
-            if not isinstance(spec, QuantizationSpec) or (node not in settings and source not in settings):
+        specs = annotation_of(node).input_qspec_map
+        default = self._quantizer.default_quant_config.quant_config.input_activation
+        for source, spec in specs.items():
+            if not isinstance(spec, QuantizationSpec) or {node, source, origin(source)}.isdisjoint(settings):
                 continue
             result = result_spec(source)
-            default = self._quantizer.default_quant_config.quant_config.input_activation
             if result is not None and result.dtype == spec.dtype:
-                annotation.input_qspec_map[source] = SharedQuantizationSpec(source)
+                specs[source] = SharedQuantizationSpec(source)
+            elif is_input(source) and source in settings:
+                if spec.qscheme == default.qscheme:
+                    specs[source] = on_range(spec, settings[source].range or ())
             elif result is None and is_input(source) and default.dtype == spec.dtype:
-                annotation.input_qspec_map[source] = default
+                specs[source] = default
 
     def _check_effects(self, settings: Mapping[Node, SchemeOverride], blocks: AbstractSet[Node]) -> None:
         """Raise RequestError for an override that changes none of the operators that it selects."""
@@ -198,10 +202,10 @@ def clamp_of(node: Node) -> Node | None:
 
 
 def _no_effect(index: int, name: str, asked: object, nodes: Sequence[Node], reason: str) -> RequestError:
-    names = ", ".join(node.name for node in nodes[:_MOST_NAMES])
+    kind = "inputs" if is_input(nodes[0]) else "operators"
+    names = ", ".join(map(configured_name, nodes[:_MOST_NAMES]))
     more = f" and {len(nodes) - _MOST_NAMES} others" if len(nodes) > _MOST_NAMES else ""
-    selected = "inputs" if is_input(nodes[0]) else f"operators ({names}{more})"
-    problem = f"has no effect on the selected {selected}: {reason}"
+    problem = f"has no effect on the selected {kind} ({names}{more}): {reason}"
     return RequestError(problem, key=f"scheme.overrides[{index}].{name}", value=printable(asked))
 
 
@@ -224,15 +228,6 @@ def _has_floats(node: Node) -> bool:
     """Return whether a value can be quantized. A value whose dtype is not known can be."""
     value = node.meta.get("val")
     return not isinstance(value, torch.Tensor) or value.is_floating_point()
-
-
-def _fix_inputs(node: Node, settings: Mapping[Node, SchemeOverride]) -> None:
-    """Let the node read inputs of the model, which `settings` has, on the grids of their ranges."""
-    specs = annotation_of(node).input_qspec_map
-    for source in filter(is_input, specs):
-        limits = settings[source].range if source in settings else None
-        if limits is not None and (spec := own_spec(specs[source])) is not None:
-            specs[source] = on_range(spec, limits)
 
 
 def _fix_constants(node: Node, limits: Sequence[float]) -> None:
@@ -331,10 +326,8 @@ def _has_weight(node: Node) -> bool:
 
 
 def _is_quantized(node: Node) -> bool:
-    """Return whether the node's result is quantized or, for an input, whether an operator reads it quantized."""
-    if is_input(node):
-        return any(own_spec(annotation_of(reader).input_qspec_map.get(node)) is not None for reader in node.users)
-    return result_spec(node) is not None
+    """Return whether the node's result is quantized or, for an input, whether it can be."""
+    return _has_floats(node) if is_input(node) else result_spec(node) is not None
 
 
 _EFFECTS: tuple[tuple[str, str, Callable[[Node], bool]], ...] = (
