@@ -56,8 +56,8 @@ def ranges_of_states(scheme: SchemeConfig, states: Sequence[str]) -> Iterator[Re
 def merged(overrides: Sequence[SchemeOverride], indices: Sequence[int], operators: str) -> SchemeOverride:
     """Return the settings of all overrides at `indices` together, as an override without patterns.
 
-    `operators`: words for the operators or the inputs that all these overrides select. Raises RequestError if two overrides set one
-    key to different values, or if the settings contradict each other.
+    `operators`: words for the operators or the inputs that all these overrides select. Raises RequestError if two
+    overrides set one key to different values, or if the settings contradict each other.
     """
     by_key: dict[str, tuple[int, Any]] = {}
     for index in indices:
