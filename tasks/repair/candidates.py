@@ -250,7 +250,7 @@ class _Search:
             offer = offers.get(name) or self._offer(family, operator)
             if offer is None or operator.selector is None:
                 continue
-            settings[operator.selector] = offer
+            settings[operator.selector] = _joined(settings.get(operator.selector, {}), offer)
             for index in operator.merged_with:
                 other = self._by_index.get(index)
                 needed = merged_settings(other, offer, self._scheme) if other is not None else None
@@ -305,6 +305,14 @@ class _Draft:
     cost: float
     more_bytes: float
     """By how many bytes the weights grow."""
+
+
+def _joined(settings: Settings, others: Settings) -> Settings:
+    """Return the settings of operators that cannot be told apart: the range of all."""
+    ranges = [limits for limits in (settings.get("range"), others.get("range")) if limits is not None]
+    if len(ranges) < 2:
+        return {**settings, **others}
+    return {**settings, **others, "range": [min(low for low, _ in ranges), max(high for _, high in ranges)]}
 
 
 def _gain_db(removed: float) -> float:

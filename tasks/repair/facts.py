@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from qnnsweep.tasks.records import (
@@ -17,7 +17,12 @@ from qnnsweep.tasks.records import (
 )
 from qnnsweep.tasks.repair.schemes import Selector
 
+_FAR = 0.01  # of the width of a grid: sigmoid's grid ends 0.4 % below 1
 _CLAMPS = ("aten.clamp", "aten.hardtanh", "aten.relu")
+_TYPES = frozenset(
+    ("add", "clamp", "div", "exp", "mean", "mul", "pow", "rsqrt", "sigmoid", "sqrt", "sub", "sum", "tanh")
+)
+"""The types that have one name in the edge graph and in the graph that the quantizer annotates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,11 +61,11 @@ class OperatorFacts:
 
     @property
     def is_too_wide(self) -> bool:
-        """Whether values are beyond the ends of the grid, or would be if no earlier value were clipped."""
+        """Whether values are clipped or, far enough beyond the ends to matter, would be if no earlier value were."""
         if self.clipped_elements or self.ends is None or self.least is None or self.largest is None:
             return self.clipped_elements > 0
-        half = (self.ends[1] - self.ends[0]) / (self.steps or 1) / 2
-        return self.least < self.ends[0] - half or self.largest > self.ends[1] + half
+        most = _FAR * (self.ends[1] - self.ends[0])
+        return self.least < self.ends[0] - most or self.largest > self.ends[1] + most
 
     @property
     def elements(self) -> int:
@@ -89,6 +94,10 @@ def operator_facts(comparison: Comparison, lowered: LoweredMethod) -> dict[str, 
             readers[source].append(operator.index)
     by_index = {operator.index: operator for operator in lowered.operators}
     bias_uses = {use.operator_index: use for use in comparison.bias_uses}
+    types: dict[str, set[str]] = defaultdict(set)
+    for operator in lowered.operators:
+        if operator.source_nodes and not operator.constant and not operator.unused:
+            types[operator.source_nodes[-1]] |= {_type(operator)} & _TYPES
     uses = {use.input: use for use in comparison.input_uses}
     inputs = {
         spec.name: _input_facts(-1 - number, spec, qparams, uses.get(spec.name))
@@ -102,10 +111,24 @@ def operator_facts(comparison: Comparison, lowered: LoweredMethod) -> dict[str, 
             by_index,
             bias_uses.get(operator.index),
             [index for index in operator.sources if len(readers[index]) == 1 and not by_index[index].constant],
+            _selector(operator, types),
         )
         for operator in lowered.operators
         if not operator.constant and not operator.unused
     }
+
+
+def _type(operator: Operator) -> str:
+    return operator.target.removeprefix("aten.").partition(".")[0]
+
+
+def _selector(operator: Operator, types: Mapping[str, Collection[str]]) -> Selector | None:
+    """Return what selects an operator. `types`: per node, the types of `_TYPES` that its operators have."""
+    if not operator.source_nodes:
+        return None
+    node = operator.source_nodes[-1]
+    is_one_of_several = _type(operator) in _TYPES and len(types[node]) > 1
+    return Selector(node, operator=_type(operator) if is_one_of_several else None)
 
 
 def _input_facts(index: int, spec: TensorSpec, qparams: Quantization | None, use: InputUse | None) -> OperatorFacts:
@@ -152,6 +175,7 @@ def _facts(
     by_index: dict[int, Operator],
     bias_use: BiasUse | None,
     only_read_here: Sequence[int],
+    selector: Selector | None,
 ) -> OperatorFacts:
     parts = [row.parts for row in rows]
     least = [part.least_value for part in parts if part.least_value is not None]
@@ -171,7 +195,7 @@ def _facts(
     before = only_read_here if operator.target.startswith(_CLAMPS) else ()
     return OperatorFacts(
         operator=operator,
-        selector=Selector(operator.source_nodes[-1]) if operator.source_nodes else None,
+        selector=selector,
         readers=tuple(reader.index for reader in readers),
         least=min(least, default=None),
         largest=max(largest, default=None),

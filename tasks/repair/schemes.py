@@ -17,10 +17,17 @@ class Conflict(Exception):
 
 
 class Selector(NamedTuple):
-    """What selects one node of the exported program, or one input of the model, and nothing else."""
+    """What selects one node of the exported program or one of its operators, or one input of the model, alone."""
 
     name: str
     kind: Literal["node", "input"] = "node"
+    operator: str | None = None
+    """The type of the operator, if the node becomes several that can be told apart."""
+
+    @property
+    def patterns(self) -> dict[str, str]:
+        """The patterns of an override with this selector."""
+        return {self.kind: self.name} | ({} if self.operator is None else {"operator": self.operator})
 
 
 def with_settings(scheme: SchemeConfig, by_selector: Mapping[Selector, Settings]) -> SchemeConfig:
@@ -33,7 +40,7 @@ def with_settings(scheme: SchemeConfig, by_selector: Mapping[Selector, Settings]
             if override is not mine and sets and _may_select(override, selector):
                 raise Conflict(selector.name)
         if mine is None:
-            overrides.append(SchemeOverride(**{selector.kind: selector.name}, **values))
+            overrides.append(SchemeOverride(**selector.patterns, **values))
         else:
             for name, value in values.items():
                 setattr(mine, name, value)
@@ -48,12 +55,15 @@ def setting(scheme: SchemeConfig, selector: Selector, name: str) -> Any:
 
 def selects_only(override: SchemeOverride, selector: Selector) -> bool:
     """Return whether the override has this selector alone."""
-    return patterns(override) == {selector.kind: selector.name}
+    return patterns(override) == selector.patterns
 
 
 def _may_select(override: SchemeOverride, selector: Selector) -> bool:
-    """Return whether the override may select the same. Its module and its operator type are not compared."""
+    """Return whether the override may select the same. Its module is not compared."""
     if (override.input is not None) is not (selector.kind == "input"):
+        return False
+    types = override.operator, selector.operator
+    if None not in types and not fnmatchcase(types[1] or "", types[0] or ""):
         return False
     pattern = getattr(override, selector.kind)
     return pattern is None or fnmatchcase(selector.name, pattern)

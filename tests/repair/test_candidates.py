@@ -308,6 +308,27 @@ def test_operators_behind_a_clipped_value_that_clip_nothing_yet_get_a_range_too(
     ]
 
 
+def test_operators_of_one_node_get_their_own_ranges_if_their_types_differ_and_else_the_range_of_all() -> None:
+    centred = replace(BYTES, zero_point=(128,))  # from -12.8 to 12.7
+    operators = [
+        operator("gate", "aten.sigmoid.default", BYTES, source_nodes=("silu",)),
+        operator("product", "aten.mul.Tensor", BYTES, source_nodes=("silu",)),
+        operator("cut", "aten.slice_copy.Tensor", centred, source_nodes=("chunk",)),
+        operator("other", "aten.slice_copy.Tensor", centred, source_nodes=("chunk",)),
+    ]
+    uses = {"least_value": 0.0, "largest_value": 40.0, "clipped_elements": 7}
+    below = {"least_value": -20.0, "largest_value": 0.0, "clipped_elements": 7}
+    shares: dict[tuple[Cause, str], float] = {("clipping", row.name): 0.2 for row in operators}
+    comparison, lowered = cell(operators, shares, gate=uses, product=below, cut=uses, other=below)
+    first = max(candidates(comparison, lowered, scheme("8a8w")), key=lambda candidate: len(candidate.operators))
+    assert first.change == "a wider fixed range"
+    assert {(new.node, new.operator): new.range for new in first.scheme.overrides} == {
+        ("silu", "sigmoid"): [0.0, 44.0],
+        ("silu", "mul"): [-22.0, 25.5],
+        ("chunk", None): [-22.0, 44.0],
+    }
+
+
 def test_an_input_gets_a_range_and_no_other_setting() -> None:
     causes: tuple[Cause, ...] = ("clipping", "resolution", "device", "weights", "bias")
     for cause in causes:

@@ -44,6 +44,19 @@ def test_the_range_of_an_input_is_an_override_of_its_own() -> None:
         with_settings(scheme(SchemeOverride(input="ima*", range=[-1.0, 1.0])), {image: {"range": None}})
 
 
+def test_two_operators_of_one_node_have_settings_of_their_own() -> None:
+    gate, product = Selector("silu", operator="sigmoid"), Selector("silu", operator="mul")
+    after = with_settings(scheme(), {gate: {"range": [0.0, 1.0]}, product: {"range": [-1.0, 9.0]}})
+    assert after.overrides == [
+        SchemeOverride(node="silu", operator="sigmoid", range=[0.0, 1.0]),
+        SchemeOverride(node="silu", operator="mul", range=[-1.0, 9.0]),
+    ]
+    assert setting(after, product, "range") == [-1.0, 9.0]
+    assert with_settings(after, {product: {"range": None}}).overrides == after.overrides[:1]
+    with pytest.raises(Conflict):
+        with_settings(after, {Selector("silu"): {"range": [0.0, 2.0]}})
+
+
 @pytest.mark.parametrize(
     "other",
     [
