@@ -122,6 +122,35 @@ print(json.dumps(found))
     assert answers(user, lines) == [[False, unseen, [8.0], ["8a8w"]]] * 2
 
 
+def test_a_clipped_input_gets_a_range_with_all_values_that_are_clipped_behind_it(user: Program) -> None:
+    """The samples are three times brighter than those of the calibration."""
+    lines = """
+import json, torch, qnnsweep
+
+class Bright(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = torch.nn.Conv2d(3, 8, 3), torch.nn.Linear(8, 5)
+
+    def forward(self, pixels):
+        return self.head(torch.nn.functional.silu(self.layer((pixels - 0.5) / 0.25)).mean((2, 3)))
+
+torch.manual_seed(0)
+images = torch.rand(24, 1, 3, 12, 12)
+result = qnnsweep.debug(Bright(), list(3 * images[:4]), calibration=list(images[4:]), artifacts="artifacts")
+repaired = result.repair(target_db=25, overrides=["budget.compilations=2", "certificate.samples=1"])
+first = repaired.steps.iloc[1]
+print(json.dumps([result.sentence, first["candidate"], first["predicted_db"], first["measured_db"]]))
+"""
+    sentence, candidate, predicted_db, measured_db = answers(user, lines)
+    assert "clipping in" in sentence
+    assert "(a wider fixed range for " in sentence
+    assert candidate.startswith("a wider fixed range for ")
+    assert candidate.endswith(" and the input pixels")
+    assert measured_db > 20
+    assert abs(predicted_db - measured_db) < 4
+
+
 def test_a_wrong_request_raises_the_error_of_the_command(user: Program) -> None:
     lines = f"""
 {LINES}
