@@ -143,7 +143,8 @@ class _Search:
         drafts = [self._draft(family, ranked[:count], offers) for count in range(1, len(ranked) + 1)]
         useful = [draft for draft in drafts if draft.estimated_db >= _LEAST_GAIN_DB and draft.more_bytes <= most_bytes]
         if useful:
-            best = max(useful, key=lambda draft: draft.estimated_db / draft.cost)
+            # Of values that are clipped one behind the other, each alone has nearly the whole error.
+            best = max(useful, key=lambda draft: (draft.estimated_db / draft.cost, len(draft.names)))
             for draft in (best, useful[0]) if useful[0] is not best else (best,):
                 with suppress(Conflict):
                     yield self._candidate(family, draft)

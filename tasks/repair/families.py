@@ -267,6 +267,7 @@ FAMILIES = (
         offer=_fixed(_holds_values),
         with_group=True,
         with_later=True,
+        operator_cost=0.0,
     ),
     Family(
         causes=(*_STEPS, "clipping"),
