@@ -37,7 +37,7 @@ def quant_recipe(scheme: SchemeConfig, title: str) -> str:
         "block_sizes": scheme.block_size,
     }
     expressible = [override for override in scheme.overrides if _is_expressible(override)]
-    nodes = {override.node: _settings(override) for override in expressible if override.node is not None}
+    nodes = {_node(override): _settings(override) for override in expressible if override.node is not None}
     inputs = {override.input: override.range for override in expressible if override.input is not None}
     template = Template(Path(__file__).with_name("recipe.py.txt").read_text())
     quantizer = "\n\n\n".join(_quantizer())
@@ -61,8 +61,8 @@ def _quantizer() -> Iterator[str]:
 
 
 def _is_expressible(override: SchemeOverride) -> bool:
-    name = override.node or override.input
-    selects_one = name is not None and not set("*?[") & set(name) and override.module is None is override.operator
+    name, wildcards = override.node or override.input, set("*?[")
+    selects_one = name is not None and override.module is None and not wildcards & {*name, *(override.operator or "")}
     others = (
         override.precision,
         override.share_clamp,
@@ -71,6 +71,12 @@ def _is_expressible(override: SchemeOverride) -> bool:
         override.least_weight_scale,
     )
     return selects_one and all(other is None for other in others)
+
+
+def _node(override: SchemeOverride) -> str | tuple[str, str]:
+    """Return the name of the override's node, with the operator's type if the override has one."""
+    assert override.node is not None, "the override selects a node"
+    return override.node if override.operator is None else (override.node, override.operator)
 
 
 def _settings(override: SchemeOverride) -> dict[str, Any]:

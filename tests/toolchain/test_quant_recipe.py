@@ -35,6 +35,10 @@ def scheme(*overrides: SchemeOverride) -> SchemeConfig:
 OVERRIDES = {
     "none": (),
     "weights": (SchemeOverride(node="input_1", quant_dtype="8a4w"),),
+    "weights of one type": (
+        SchemeOverride(node="input_1", operator="conv2d", quant_dtype="8a4w"),
+        SchemeOverride(node="input_3", operator="relu", range=[0.0, 1.5]),
+    ),
     "range": (SchemeOverride(node="input_3", range=[0.0, 1.5]),),
     "range of the input": (SchemeOverride(input="image", range=[-0.5, 3.0]),),
     "16-bit weights with one scale": (SchemeOverride(node="input_1", quant_dtype="16a16w", per_channel=False),),
