@@ -137,7 +137,13 @@ class EvidenceError(QnnsweepError):
 
 _SHORTAGES = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 """The codes of the operating system for too little memory, disk space or descriptors."""
-_SHORTAGE_TEXTS = (*map(os.strerror, _SHORTAGES), "can't allocate memory", "std::bad_alloc", "can't start new thread")
+_SHORTAGE_TEXTS = (
+    *map(os.strerror, _SHORTAGES),
+    "can't allocate memory",
+    "can't start new thread",
+    "std::bad_alloc",
+    "Failed to initialize QNN backend",  # no program has been compiled yet: its libraries or their memory are missing
+)
 """What the messages of RuntimeError say about shortages. PyTorch has no exception class of its own for them."""
 _LAST_WORDS = (
     *_SHORTAGE_TEXTS,

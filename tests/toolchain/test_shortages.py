@@ -87,6 +87,10 @@ def raised(error: BaseException, cause: BaseException | None) -> BaseException:
     [
         (raised(RequestError("the factory failed"), MemoryError()), True),
         (raised(RuntimeError("a pass failed"), OSError(12, "Cannot allocate memory")), True),
+        (
+            RuntimeError("Failed to initialize QNN backend for kHtpBackend. Ensure QNN SDK libraries are available"),
+            True,
+        ),
         (MachineFault("the worker was killed"), True),
         (raised(EnvironmentUnusable("disk full", remedy="free some space"), OSError(28, "No space left")), False),
         (raised(EvidenceError("the file announces 1 PiB"), MemoryError()), False),
