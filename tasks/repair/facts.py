@@ -124,9 +124,9 @@ def _type(operator: Operator) -> str:
 
 def _selector(operator: Operator, types: Mapping[str, Collection[str]]) -> Selector | None:
     """Return what selects an operator. `types`: per node, the types of `_TYPES` that its operators have."""
-    if not operator.source_nodes:
+    node = operator.source_nodes[-1] if operator.source_nodes else operator.name
+    if node == operator.name:  # a pass of the edge graph inserted it
         return None
-    node = operator.source_nodes[-1]
     is_one_of_several = _type(operator) in _TYPES and len(types[node]) > 1
     return Selector(node, operator=_type(operator) if is_one_of_several else None)
 

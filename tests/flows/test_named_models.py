@@ -83,9 +83,10 @@ def test_a_model_of_timm_is_quantized_and_its_sentence_has_the_next_step(user: P
     (row,) = read_table(user.folder / "artifacts", "cells", run_id)
     assert (row["model"], row["weights"]) == ("test_resnet", "random")
     assert row["samples_origin"] == "photographs that ship, resized to 32 and normalised as timm says"
-    # Most of the error is the clipping of the input, whose grid no change of the scheme widens.
+    # Most of the error is the clipping of the input.
     assert "clipping in" in row["diagnosis"]
-    assert "No cure known: of 2 changes tried, " in row["diagnosis"]
+    assert "(a wider fixed range for " in row["diagnosis"]
+    assert " and the input x: +" in row["diagnosis"]
     assert f"test_resnet: random weights, samples: {row['samples_origin']}" in ran.stdout.splitlines()
 
 

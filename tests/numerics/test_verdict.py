@@ -203,7 +203,9 @@ def replayed(
     used = (
         None
         if rounding is None
-        else GridUse(gap=rounding, clipped_elements=0, codes_used=2, range_used=0.5, least=-0.5, largest=0.5)
+        else GridUse(
+            gap=rounding, clipped_elements=0, codes_used=2, range_used=0.5, least=-0.5, largest=0.5, needed=(-0.5, 0.5)
+        )
     )
     return Replayed(introduced=introduced, inherited=inherited, grid_use=used, **facts)
 

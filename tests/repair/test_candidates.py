@@ -329,6 +329,14 @@ def test_operators_of_one_node_get_their_own_ranges_if_their_types_differ_and_el
     }
 
 
+def test_an_operator_that_a_pass_inserted_cannot_be_selected_and_gets_no_range() -> None:
+    operators = [operator("conv", CONVOLUTION), operator("pad", "aten.constant_pad_nd.default", source_nodes=("pad",))]
+    uses = {"least_value": 0.0, "largest_value": 40.0, "clipped_elements": 7}
+    comparison, lowered = cell(operators, {("clipping", "conv"): 0.9}, conv=uses, pad=uses)
+    first = candidates(comparison, lowered, scheme("8a8w"))[0]
+    assert first.scheme.overrides == [SchemeOverride(node="node_conv", range=[0.0, 44.0])]
+
+
 def test_an_input_gets_a_range_and_no_other_setting() -> None:
     causes: tuple[Cause, ...] = ("clipping", "resolution", "device", "weights", "bias")
     for cause in causes:
