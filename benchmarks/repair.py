@@ -48,7 +48,7 @@ class Layer:
     node: str
     module_path: str
     settings: Mapping[Selector, Settings]
-    """The new settings by node, of the layer and of the clamp that is merged with it."""
+    """The new settings by selector, of the layer and of the clamp that is merged with it."""
     more_bytes: int
     share: float
     """The energy of the final output's error that the rounding of the layer's weights causes."""

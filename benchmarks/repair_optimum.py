@@ -115,11 +115,8 @@ def _choices(method: LoweredMethod, scheme: SchemeConfig, most: float) -> Iterat
                 now = setting(scheme, Selector(node), "quant_dtype") or scheme.quant_dtype or ""
                 dtype = f"{now.partition('a')[0]}a{of_weight}w"
                 floor = {"least_weight_scale": None} if now.endswith("16w") else {}
-                changes[Selector(node)] = {
-                    "quant_dtype": None if dtype == scheme.quant_dtype else dtype,
-                    "block_size": None,
-                }
-                changes[Selector(node)] |= floor
+                new = {"quant_dtype": None if dtype == scheme.quant_dtype else dtype, "block_size": None}
+                changes[Selector(node)] = new | floor
             yield " ".join(map(str, bits)), with_settings(scheme, changes)
 
 

@@ -19,7 +19,7 @@ _SETTINGS = ("quant_dtype", "observer", "symmetric", "per_channel", "block_size"
 _QUANTIZER = {
     "qnnsweep.tasks.toolchain.tensors": ("LARGEST_BIAS",),
     "qnnsweep.tasks.toolchain.overridden": ("roots", "_roots"),
-    "qnnsweep.tasks.toolchain.backends.qnn.annotations": (*("annotation_of", "result_spec", "own_spec", "on_range"),),
+    "qnnsweep.tasks.toolchain.backends.qnn.annotations": ("annotation_of", "result_spec", "_observed", "on_range"),
     "qnnsweep.tasks.toolchain.backends.qnn.quantizer": ("_fit_bias", "_fits", "_has_weight"),
 }
 """The functions and constants of the quantizer that a recipe contains, by module. The modules are not imported."""

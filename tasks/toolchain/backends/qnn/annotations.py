@@ -21,31 +21,24 @@ def annotation_of(node: Node) -> QuantizationAnnotation:
 
 def result_spec(node: Node) -> QuantizationSpec | None:
     """Return how the node's result is quantized; None if it is not quantized."""
-    return own_spec(annotation_of(node).output_qspec)
-
-
-def own_spec(spec: QuantizationSpecBase | None) -> QuantizationSpec | None:
-    """Return the specification at the end of a chain of shared ones; None if there is no such specification."""
-    while isinstance(spec, SharedQuantizationSpec):
-        shared = spec.edge_or_node
-        spec = (
-            annotation_of(shared[1]).input_qspec_map.get(shared[0])
-            if isinstance(shared, tuple)
-            else annotation_of(shared).output_qspec
-        )
-    return spec if isinstance(spec, QuantizationSpec) else None
+    return _observed(node)[1]
 
 
 def origin(node: Node) -> Node:
     """Return the value from whose observer the node's result has its grid: the node itself, or one before it."""
-    spec = annotation_of(node).output_qspec
+    return _observed(node)[0]
+
+
+def _observed(node: Node) -> tuple[Node, QuantizationSpec | None]:
+    """Return the value at the end of the chain of shared grids that begins at the node's result, and its grid."""
+    spec: QuantizationSpecBase | None = annotation_of(node).output_qspec
     while isinstance(spec, SharedQuantizationSpec):
         shared = spec.edge_or_node
         if isinstance(shared, tuple):
             node, spec = shared[0], annotation_of(shared[1]).input_qspec_map.get(shared[0])
         else:
             node, spec = shared, annotation_of(shared).output_qspec
-    return node
+    return node, spec if isinstance(spec, QuantizationSpec) else None
 
 
 def on_range(spec: QuantizationSpec, limits: Sequence[float]) -> QuantizationSpec:
