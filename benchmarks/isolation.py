@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -21,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from qnnsweep.conf.atlas_plan import atlas_overrides, planned
 from qnnsweep.conf.models import DataConfig, ModelConfig
-from qnnsweep.flows.cells.cases import BATCH
-from qnnsweep.flows.cells.graph import comparison_options, lowering_options
+from qnnsweep.flows.cells.cases import BATCH, case_options
 from qnnsweep.flows.cells.resources import prepare
 from qnnsweep.tasks.atlas.list_cases import list_cases
 from qnnsweep.tasks.atlas.try_cases import try_cases
@@ -60,8 +60,8 @@ def outcomes(faults: Sequence[str], folder: str) -> list[CaseOutcome]:
     batches = [OperatorCases(cases=cases[start : start + BATCH]) for start in range(0, len(cases), BATCH)]
 
     def tried(batch: OperatorCases) -> Sequence[CaseOutcome]:
-        options = lowering_options(ask), ask.measure, comparison_options(ask)
-        return try_cases(batch, model, ask.soc, *options, "", **tools).outcomes
+        options = case_options(replace(ask, model=model), resources.workers.identity)
+        return try_cases(batch, options, "", **tools).outcomes
 
     with ThreadPoolExecutor(2) as pool:
         return [outcome for part in pool.map(tried, batches) for outcome in part]

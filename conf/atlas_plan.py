@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qnnsweep.conf.errors import RequestError
-from qnnsweep.conf.impossible import COLLECTION
 from qnnsweep.conf.load import load
 from qnnsweep.conf.plan import Plan
 
@@ -25,6 +24,4 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
         if cell.request.model.cases is None:
             problem = "an atlas tries operators and no whole models; set by_operator=true, as experiment=operators does"
             raise RequestError(problem, key="by_operator", value="false")
-        if cell.impossible == COLLECTION:
-            raise RequestError(COLLECTION, key="device", value=cell.request.where)
     return plan

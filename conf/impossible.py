@@ -7,16 +7,12 @@ from qnnsweep.conf.overrides import computed_in
 from qnnsweep.conf.schema import Request, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 
-COLLECTION = "the cases of a collection run in the simulator of this machine; set no other transport or runner"
-
 
 def impossible_reason(request: Request) -> str | None:
     """Return a text of one line, the reason why the cell is impossible. Return None if the cell is possible.
 
     With `try_impossible`, the cell is possible even if a limit of the backend's compiler excludes it.
     """
-    if request.model.cases is not None and not all(map(_is_here, request.devices)):
-        return COLLECTION
     backend, soc = planned_backend(request.backend.kind), request.soc.name
     if backend.socs is not None and soc not in backend.socs:
         return f"the {printable(request.backend.name)} backend does not compile for {printable(soc)}"
@@ -56,7 +52,7 @@ def _excludes_toolchains(request: Request) -> str | None:
     toolchain = printable(request.toolchain.name)
     if not planned_backend(request.backend.kind).prepared_toolchains:
         return f"the {printable(request.backend.name)} backend uses nothing of the toolchain {toolchain}"
-    if not any(map(_is_here, request.devices)):
+    if not any(map(is_here, request.devices)):
         return f"toolchain {toolchain} is on this machine, and {printable(request.where)} has its own QNN"
     return None
 
@@ -71,7 +67,7 @@ def _excludes_second_runtime(request: Request) -> str | None:
     return None
 
 
-def _is_here(device: DeviceConfig) -> bool:
+def is_here(device: DeviceConfig) -> bool:
     """Return whether the device is the simulator of this machine."""
     return (device.transport, device.runner) == (TransportKind.local, RunnerKind.python)
 
@@ -80,7 +76,7 @@ def can_run_on(device: DeviceConfig, request: Request) -> bool:
     """Return whether the device, as configured, can execute the cell. With `device.soc=probe`, any SoC is allowed."""
     backend = planned_backend(request.backend.kind)
     fits = not backend.needs_soc or device.soc in (None, PROBE, request.soc.name)
-    if request.toolchain.folder is not None and not _is_here(device):
+    if request.toolchain.folder is not None and not is_here(device):
         return False
     if request.model.states is not None and device.runner is RunnerKind.native:
         return False

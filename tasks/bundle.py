@@ -251,7 +251,7 @@ def _read_of(lowered: LoweredMethod) -> object:
     )
 
 
-def _has_this_runner(bundle: Bundle) -> bool:
+def has_this_runner(bundle: Bundle) -> bool:
     """Return whether a bundle has the runner of this installation, and no other program that a device would execute."""
     other = bundle.onnxruntime
     if other is not None and other.runner.sha256 != _onnx_runner_sha256():
@@ -269,4 +269,4 @@ def _onnx_runner_sha256() -> str:
     return hashlib.sha256(onnx_runner()).hexdigest()
 
 
-bundle_task = stage(bundle, version=6, key_inputs=_key_inputs, accepts=_has_this_runner)
+bundle_task = stage(bundle, version=6, key_inputs=_key_inputs, accepts=has_this_runner)

@@ -1,6 +1,5 @@
 """The stage measure: Bundle -> Capture. Its three steps run on a device during one lease."""
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -14,7 +13,7 @@ from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.device import Device, with_onnxruntime
 from qnnsweep.tasks.devices.execute import execute
 from qnnsweep.tasks.devices.farm import Farm
-from qnnsweep.tasks.devices.native_runner import native_files
+from qnnsweep.tasks.devices.native_runner import device_key
 from qnnsweep.tasks.devices.transport import require_success
 from qnnsweep.tasks.errors import DeviceError, RunnerFailed, RuntimesDiffer
 from qnnsweep.tasks.records import Bundle, Capture, Toolchain
@@ -102,17 +101,7 @@ def _key_inputs(
 ) -> object:
     """Return what the result depends on. A device contributes its address and its runner, but not its deadlines."""
     by_name = sorted(devices, key=lambda device: device.name)
-    return bundle, [_device(device, soc) for device in by_name], soc, toolchain
-
-
-def _device(device: DeviceConfig, soc: SocConfig | None) -> object:
-    runner_files: list[object] = []
-    if device.runner is RunnerKind.native and soc is not None:
-        files = native_files(device, soc.arch, os.environ)
-        # Hashing hundreds of megabytes per cell would be slow: names, sizes and times represent the content.
-        runner_files = [[name, path.stat().st_size, path.stat().st_mtime_ns] for name, path in sorted(files.items())]
-    address = (device.name, device.transport, device.address, device.adb_server, device.ssh.jump, device.soc)
-    return address, device.runner, device.python, device.environment, device.below_celsius, runner_files
+    return bundle, [device_key(device, soc) for device in by_name], soc, toolchain
 
 
 measure_task = stage(measure, version=5, key_inputs=_key_inputs)

@@ -274,6 +274,8 @@ OUTCOME = CaseOutcome(
     case="add_dtype", operator="add", inputs="float32[2, 3]", state="wrong", why="aten.add.Tensor is introduced",
     stage="compare", targets=("aten.add.Tensor",), delegated_nodes=1, cpu_nodes=0, final_snr_db=3.0, device_snr_db=3.1,
     worst_operator="aten.add.Tensor", introduced_snr_db=3.2, introduced_steps=9.0, introduced_p999_steps=8.5,
+    introduced_equal=0.25, executed_on="pixel", simulator_equal=0.5, simulator_steps=2.0,
+    simulator_why="begins at aten.add.Tensor (add): 3 of 6 elements differ, by up to 2 steps",
     seconds=1.5, log="7" * 64,
 )  # fmt: skip
 

@@ -31,7 +31,9 @@ RECORDS = [
 ]
 OPTIONS = [kind for kind in vars(options).values() if isinstance(kind, type) and kind.__module__ == options.__name__]
 CONFIGURATION = tuple(module.__name__ for module in (devices, models, repair, schema, schemes, tolerances))
-STAGES_OF_AN_ATLAS = ["atlas.list_cases", "atlas.try_cases"]
+STAGES_OF_AN_ATLAS = [
+    f"atlas.{name}" for name in ("list_cases", "try_cases", "compile_cases", "measure_cases", "compare_cases")
+]
 MODULES = [*STAGES, *STAGES_OF_AN_ATLAS, *(f"devices.{step}" for step in MEASURE_STEPS)]
 LARGEST_FILE = 400
 MOST_ENTRIES_OF_TASKS = 24

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from prefect import Task
 from prefect.futures import PrefectFuture
+from prefect.utilities.annotations import opaque
 
+from qnnsweep.conf.devices import DeviceConfig, RunnerKind
+from qnnsweep.conf.impossible import can_run_on, is_here
 from qnnsweep.conf.plan import PlannedCell
-from qnnsweep.conf.schema import LimitsConfig, Request
+from qnnsweep.conf.schema import LimitsConfig, Request, Reuse
 from qnnsweep.flows.cells.graph import (
     ProgressCallback,
     await_result,
@@ -20,12 +24,17 @@ from qnnsweep.flows.cells.graph import (
 )
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.flows.forecasts.costs import work_label
+from qnnsweep.tasks.atlas.compare_cases import compare_cases_task
+from qnnsweep.tasks.atlas.compile_cases import compile_cases_task
 from qnnsweep.tasks.atlas.list_cases import list_cases_task
-from qnnsweep.tasks.atlas.try_cases import not_tried, try_cases_task
+from qnnsweep.tasks.atlas.measure_cases import measure_cases_task
+from qnnsweep.tasks.atlas.states import not_tried
+from qnnsweep.tasks.atlas.try_cases import try_cases_task
 from qnnsweep.tasks.errors import RequestError
-from qnnsweep.tasks.records import CaseOutcome, CaseOutcomes, OperatorCases
+from qnnsweep.tasks.records import CaseOutcome, CaseOutcomes, OperatorCases, Toolchain
+from qnnsweep.tasks.records.options import CaseOptions
 from qnnsweep.tasks.results.outcome import CellResult
-from qnnsweep.tasks.stage import configure_task, stored_result
+from qnnsweep.tasks.stage import Upstream, configure_task, stored_result
 from qnnsweep.tasks.toolchain.source_digest import code_digest
 
 BATCH = 24
@@ -39,7 +48,8 @@ CASES = "cases"
 class _Batches:
     """The batches of a cell."""
 
-    futures: list[PrefectFuture[CaseOutcomes]] = field(default_factory=list[PrefectFuture[CaseOutcomes]])
+    futures: list[list[PrefectFuture[Any]]] = field(default_factory=list[list[PrefectFuture[Any]]])
+    """The task runs of each batch. The last one returns the outcomes."""
     not_tried: list[CaseOutcome] = field(default_factory=list[CaseOutcome])
     """The cases of the batches for which the limit of new cases leaves no room."""
     error: BaseException | None = None
@@ -76,7 +86,7 @@ class CollectionCells:
         listed |= {key: await_result(future) for key, future in lists.items()}
         self._all = sum(len(cases.cases) for cases, error in (listed[key] for key in keys) if error is None)
         batches = [self._submit(cell.request, *listed[self._key(cell.request)]) for cell in cells]
-        futures = [future for of_cell in batches for future in of_cell.futures]
+        futures = [future for of_cell in batches for of_batch in of_cell.futures for future in of_batch]
         for future in futures:
             future.wait()
         self.result_names = result_names([*lists.values(), *futures])
@@ -99,30 +109,58 @@ class CollectionCells:
             return _Batches(error=error)
         self._report("compare", work_label("compare", request), "running")
         store, workers = self._resources.store, self._resources.workers_of(request)
-        batches = _Batches()
+        options = case_options(request, workers.identity)
+        devices = tuple(device for device in request.devices if can_run_on(device, request))
+        batches, is_local = _Batches(), all(map(is_here, devices))
         for start, batch in _split(cases):
-            inputs = (
-                batch,
-                request.model,
-                request.soc,
-                lowering_options(request),
-                request.measure,
-                comparison_options(request),
-                self._codes[request.model.name],
-            )
-            if self._room is not None and not stored_result(try_cases_task, workers.identity, *inputs, store=store):
+            inputs: tuple[Any, ...] = batch, options, self._codes[request.model.name]
+            if not is_local:
+                inputs = *inputs, any(device.runner is RunnerKind.onnxruntime for device in devices)
+            first: Task[..., Any] = try_cases_task if is_local else compile_cases_task
+            if self._room is not None and not stored_result(first, workers.identity, *inputs, store=store):
                 if self._room < len(batch.cases):
                     self._all -= len(batch.cases)
                     batches.not_tried.extend(map(not_tried, batch.cases))
                     continue
                 self._room -= len(batch.cases)
-            name = f"try_cases {work_label('lower', request)} from {start}"
-            task = configure_task(try_cases_task, name, store=store, on_change=lambda _state: None)
             self._free.acquire()
-            future = task.submit(*inputs, store=store, workers=workers)
-            future.add_done_callback(partial(self._batch_ended, len(batch.cases)))
-            batches.futures.append(future)
+            futures = [self._task(first, request, start).submit(*inputs, store=store, workers=workers)]
+            if not is_local:
+                futures += self._on_devices(futures[0], request, start, options, devices)
+            futures[-1].add_done_callback(partial(self._batch_ended, len(batch.cases)))
+            batches.futures.append(futures)
         return batches
+
+    def _on_devices(
+        self,
+        compiled: PrefectFuture[Any],
+        request: Request,
+        start: int,
+        options: CaseOptions,
+        devices: tuple[DeviceConfig, ...],
+    ) -> list[PrefectFuture[Any]]:
+        """Submit the measurement of a batch, and its comparison."""
+        store, workers = self._resources.store, self._resources.workers_of(request)
+        upstream = Upstream(compiled, f"compile_cases {work_label('lower', request)} from {start}")
+        task = self._task(measure_cases_task, request, start, upstream)
+        measured = task.submit(
+            opaque(upstream), devices, request.soc, workers.identity, store=store, farm=self._resources.farm_of(request)
+        )
+        further = Upstream(measured, f"measure_cases {work_label('lower', request)} from {start}")
+        task = self._task(compare_cases_task, request, start, upstream, further)
+        compared = task.submit(opaque(upstream), opaque(further), options, store=store, workers=workers)
+        return [measured, compared]
+
+    def _task(self, task: Task[..., Any], request: Request, start: int, *inputs: Upstream) -> Task[..., Any]:
+        """Return the task for a batch. Measurements of earlier runs are reused only with `reuse=capture`."""
+        return configure_task(
+            task,
+            f"{task.name} {work_label('lower', request)} from {start}",
+            store=self._resources.store,
+            on_change=lambda _state: None,
+            refresh=task.name == "measure_cases" and request.reuse is not Reuse.capture,
+            inputs=inputs,
+        )
 
     def _batch_ended(self, cases: int, _future: object) -> None:
         self._free.release()
@@ -135,16 +173,28 @@ class CollectionCells:
         result = CellResult(request=request, error=batches.error)
         result.toolchain, result.stage = self._resources.workers_of(request).identity, "lower"
         parts: list[CaseOutcomes] = []
-        for future in batches.futures:
-            part, error = await_result(future)
-            if error is not None:
-                result.error = error
+        for futures in batches.futures:
+            ended = [await_result(future) for future in futures]
+            result.error = next((error for _, error in ended if error is not None), None)
+            if result.error is not None:
                 break
-            parts.append(part)
+            parts.append(ended[-1][0])
         result.cases = (*(outcome for part in parts for outcome in part.outcomes), *batches.not_tried)
         result.case_logs = tuple(log for part in parts for log in part.logs)
         self._report("compare", work_label("compare", request), "failed" if result.error else "done")
         return result
+
+
+def case_options(request: Request, toolchain: Toolchain) -> CaseOptions:
+    """Return the options of the cases of a request's model, which is a collection."""
+    return CaseOptions(
+        model=request.model,
+        soc=request.soc,
+        lowering=lowering_options(request),
+        measure=request.measure,
+        comparison=comparison_options(request),
+        toolchain=toolchain,
+    )
 
 
 def _split(cases: OperatorCases) -> Iterator[tuple[int, OperatorCases]]:

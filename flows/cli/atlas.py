@@ -1,6 +1,7 @@
 """The command `qnnsweep atlas`. Heavy libraries are imported only after the request has been parsed and checked."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 if TYPE_CHECKING:
     from qnnsweep.conf.plan import Plan
     from qnnsweep.flows.runs.results import SweepResult
+    from qnnsweep.tasks.records.tables import Row
 
 EXITS = """
 Exit codes: 0 every case has an outcome · 1 the cases of a cell could not be tried · 2 the request is wrong, nothing
@@ -25,11 +27,24 @@ ran · 3 this machine lacks something.
 """
 
 
+_MOST_SHOWN = 40
+"""The most cases that are listed; the page has all."""
+
+
 def atlas(
     words: Words,
     case: Annotated[
         str | None,
         typer.Option("--case", metavar="NAME", help="Only print this case as a file for model=FILE. Nothing is tried."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="DEVICE",
+            help="Execute the cases on this device, and compare all its tensors with those of the simulator. "
+            "The same as device=DEVICE.",
+        ),
     ] = None,
     tolerance: Annotated[
         Path | None,
@@ -45,8 +60,9 @@ def atlas(
     """
     from qnnsweep.conf.atlas_plan import atlas_overrides, planned
     from qnnsweep.flows.runs.regressions import regressions_table
+    from qnnsweep.tasks.report.atlas_codes import differs
 
-    overrides = atlas_overrides(words.overrides)
+    overrides = atlas_overrides([*words.overrides, *([] if against is None else [f"device={against}"])])
     plan = planned(overrides, words.config_dirs)
     if case is not None:
         from qnnsweep.flows.cells.case_model import case_yaml
@@ -63,11 +79,15 @@ def atlas(
     if tolerance is not None:
         _write_tolerance(tolerance, result, plan)
     regressions = regressions_table(result.counts)
-    counts = [{**cell, "states": dict(states)} for cell, states in rows]
+    differing = [row for row in result.atlas if differs(row)]
+    counts = [
+        {**cell, "states": dict(states), "differing": [row["case"] for row in differing if _is_of(row, cell)]}
+        for cell, states in rows
+    ]
     passed = all(row["error"] is None for row in result.cells) and not has_failed(plan, result)
     return Output(
         contents={"run_id": result.run.run_id, "report": result.run.report, "cells": counts},
-        parts=[*_shown(result, rows), *([] if regressions is None else [regressions])],
+        parts=[*_shown(result, rows), *_beside(result, differing), *([] if regressions is None else [regressions])],
         with_json=True,
         exit_code=PASSED if passed else NOT_ALL_PASSED,
     )
@@ -92,9 +112,30 @@ def _rows(result: "SweepResult") -> list[tuple[dict[str, str], Counter[str]]]:
     counted: list[tuple[dict[str, str], Counter[str]]] = []
     for cell in result.cells:
         names = {axis: str(cell[axis]) for axis in ("model", "scheme", "soc", "toolchain")}
-        matching = (row for row in result.atlas if all(row[axis] == name for axis, name in names.items()))
-        counted.append((names, Counter(row["state"] for row in matching)))
+        counted.append((names, Counter(row["state"] for row in result.atlas if _is_of(row, names))))
     return counted
+
+
+def _is_of(row: "Row", cell: dict[str, str]) -> bool:
+    return all(row[axis] == name for axis, name in cell.items())
+
+
+def _beside(result: "SweepResult", differing: Sequence["Row"]) -> list[RenderableType]:
+    """Return the cases in which a device has not returned what the simulator has; nothing without another device."""
+    from qnnsweep.tasks.report.format import percent, plain_table, plural
+
+    executed = sum(row["executed_on"] is not None for row in result.atlas)
+    if not executed:
+        return []
+    line = f"{executed - len(differing)} of {plural(executed, 'case')} equal to the simulator bit by bit"
+    if not differing:
+        return [line]
+    table = plain_table("differs", "scheme", "soc", "device", "equal %", "how", right=("equal %",))
+    for row in differing[:_MOST_SHOWN]:
+        names = (row[column] for column in ("case", "scheme", "soc", "executed_on"))
+        table.add_row(*names, percent(row["simulator_equal"]), row["simulator_why"] or "")
+    more = len(differing) - _MOST_SHOWN
+    return [line, table, *([f"and {more} more; atlas.md has all"] if more > 0 else [])]
 
 
 def _shown(result: "SweepResult", rows: list[tuple[dict[str, str], Counter[str]]]) -> list[RenderableType]:

@@ -117,6 +117,8 @@ class Plan(TypedDict):
 class AtlasCell(CellNames):
     states: Mapping[str, int]
     """The number of operator cases per state."""
+    differing: Sequence[str]
+    """The cases in which another device has not returned what the simulator of this machine has."""
 
 
 @_described

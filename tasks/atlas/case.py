@@ -1,7 +1,7 @@
-"""One operator case, from its module to its outcome, in two calls. Forks of one process run them.
+"""One operator case, from its module to its outcome, in few calls. Forks of one process run them.
 
-The programs run in the simulator of this machine, by the runner's own code, but without a new process per program.
-Nothing but the outcome leaves the folder of the case.
+In the simulator of this machine, the programs run by the runner's own code, but without a new process per program. Then
+nothing but the outcome leaves the folder of the case. A case for another device leaves its files in the store.
 """
 
 import json
@@ -10,59 +10,50 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
 
-from qnnsweep.conf.models import ModelConfig
-from qnnsweep.conf.schema import MeasureConfig, SocConfig
 from qnnsweep.tasks.atlas.collection import model_of
 from qnnsweep.tasks.atlas.states import of_comparison
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.comparison.capture import compare_outputs, compare_samples, joined
+from qnnsweep.tasks.comparison.simulator import against_simulator
 from qnnsweep.tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, OUTPUT_FOLDER, output_file, runner_arguments
 from qnnsweep.tasks.devices.triage import missing_operators
 from qnnsweep.tasks.records import (
     Blob,
+    Bundle,
+    Capture,
     CapturedMethod,
     CaseOutcome,
     Command,
+    CompiledCase,
     DebugFiles,
     Launch,
     LaunchResult,
     LoweredProgram,
     OperatorCase,
     TensorSpec,
-    Toolchain,
 )
 from qnnsweep.tasks.records.keys import tensor_key
-from qnnsweep.tasks.records.options import ComparisonOptions, LoweringOptions
+from qnnsweep.tasks.records.options import CaseOptions
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import entrypoints, runner
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.readback.audit import audit
 from qnnsweep.tasks.toolchain.workers.output import output_length, output_since
 
+SIMULATOR = "simulator"
+"""The name of the simulator of this machine in a capture that is no measurement of a device."""
 _CALLS, _STAGE = Path("calls.json"), Path("stage")
 """The calls of the case and the stage that it has reached, in the folder of the case."""
 
 
 class OutputDiffers(Exception):
     """The program returns an output of another size than the model."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CaseOptions:
-    """How the cases of a cell are compiled, executed and compared."""
-
-    model: ModelConfig  # the collection
-    soc: SocConfig
-    lowering: LoweringOptions
-    measure: MeasureConfig
-    comparison: ComparisonOptions
-    toolchain: Toolchain
 
 
 def get_ready(case: OperatorCase, options: CaseOptions) -> None:
@@ -76,10 +67,12 @@ def get_ready(case: OperatorCase, options: CaseOptions) -> None:
         print(f"not prepared: {error}", flush=True)
 
 
-def compile_case(_ready: None, folder: Path, case: OperatorCase, options: CaseOptions) -> LoweredProgram:
-    """Compile a case. Its files, and the stage that it has reached, are in `folder`."""
+def compile_case(
+    _ready: None, folder: Path, case: OperatorCase, options: CaseOptions, store: Store | None = None
+) -> LoweredProgram:
+    """Compile a case. The stage that it has reached is in `folder`, and so are its files without a `store`."""
     os.chdir(folder)
-    store, lowering = _store(), options.lowering
+    store, lowering = store or _store(), options.lowering
     _set_stage("export")
     exported = entrypoints.export_model(model_of(case, options.model), store)
     _CALLS.write_text(json.dumps([call.text for method in exported.methods for call in method.calls]))
@@ -96,11 +89,44 @@ def compare_case(
 ) -> CaseOutcome:
     """Execute and compare a case that `compile_case` compiled in the same folder."""
     os.chdir(folder)
-    store, lowering = _store(), options.lowering
-    (method,) = lowered.methods
-    checks = audit(method, lowering.scheme, backend_of(lowering.kind), options.soc, options.toolchain)
+    store = _store()
     _set_stage("execute")
-    capture = _captured(lowered, options.measure, store)
+    capture = _captured(bundle(lowered, options.measure, store=store), store)
+    return _compared(case, lowered, capture, options, store)
+
+
+def simulate_case(_ready: None, folder: Path, packed: Bundle, store: Store) -> Capture:
+    """Execute a case in the simulator of this machine. The files of the capture are in the store."""
+    os.chdir(folder)
+    _set_stage("execute")
+    return Capture(device=SIMULATOR, methods=(_captured(packed, store),))
+
+
+def compare_device(
+    _ready: None, folder: Path, compiled: CompiledCase, capture: Capture, options: CaseOptions, store: Store
+) -> CaseOutcome:
+    """Compare a case that a device executed, with the host and with the simulator of this machine."""
+    os.chdir(folder)
+    lowered, simulated = compiled.lowered, compiled.simulated
+    assert lowered is not None, "a device has executed it"
+    (method,) = lowered.methods
+    (measured,) = capture.methods
+    outcome = _compared(compiled.case, lowered, measured, options, store)
+    outcome = replace(outcome, executed_on=capture.device, simulator_why=compiled.not_simulated)
+    if simulated is None:
+        return outcome
+    difference = against_simulator(method, measured, simulated.methods[0], store)
+    return replace(
+        outcome, simulator_equal=difference.equal, simulator_steps=difference.steps, simulator_why=difference.why
+    )
+
+
+def _compared(
+    case: OperatorCase, lowered: LoweredProgram, capture: CapturedMethod, options: CaseOptions, store: Store
+) -> CaseOutcome:
+    """Compare an executed case with the host."""
+    (method,), lowering = lowered.methods, options.lowering
+    checks = audit(method, lowering.scheme, backend_of(lowering.kind), options.soc, options.toolchain)
     _set_stage("compare")
     outputs = compare_outputs(method, capture, options.comparison, store)
     parts = [compare_samples(method, capture, options.comparison, store)] if capture.debug else []
@@ -117,9 +143,8 @@ def calls_of(folder: Path) -> tuple[str, ...]:
     return tuple(json.loads((folder / _CALLS).read_text())) if (folder / _CALLS).exists() else ()
 
 
-def _captured(lowered: LoweredProgram, measure: MeasureConfig, store: Store) -> CapturedMethod:
+def _captured(packed: Bundle, store: Store) -> CapturedMethod:
     """Run every launch of the bundle with the runner's code, in this process."""
-    packed = bundle(lowered, measure, store=store)
     for blob in packed.blobs:
         Path("blobs").mkdir(exist_ok=True)
         Path("blobs", blob.sha256).symlink_to(store.path(blob))

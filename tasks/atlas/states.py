@@ -26,6 +26,16 @@ def described(case: OperatorCase, state: CaseState, why: str | None, stage: str 
     return CaseOutcome(case=case.name, operator=case.operator, inputs=_inputs(case), state=state, why=why, stage=stage)
 
 
+def of_skipped(case: OperatorCase) -> CaseOutcome:
+    """Return the outcome of a case that the collection leaves out."""
+    return described(case, "not_exported", case.skipped)
+
+
+def not_tried(case: OperatorCase) -> CaseOutcome:
+    """Return the outcome of a case for which the limit of new cases leaves no room."""
+    return described(case, "not_tried", "limits.new_cases is reached; a later run tries the case")
+
+
 def of_error(case: OperatorCase, stage: str, text: str, *, is_killed: bool) -> CaseOutcome:
     """Return the outcome of a case whose stage failed. `is_killed`: whether a signal or a deadline ended it."""
     if is_killed:
@@ -52,7 +62,8 @@ def of_comparison(
     case: OperatorCase, lowered: LoweredProgram, checks: Sequence[ProgramCheck], comparison: Comparison
 ) -> CaseOutcome:
     """Return the outcome of a case that was executed."""
-    worst = min(comparison.operators, key=_introduced_db, default=None)
+    compared = [row for row in comparison.operators if row.parts.introduced_equal is not None]
+    worst = min(compared, key=_introduced_db, default=None)
     parts = worst.parts if worst else None
     final = finals(comparison)
     state, why = _state(lowered, checks, comparison)
@@ -64,6 +75,7 @@ def of_comparison(
         introduced_snr_db=parts.introduced_snr_db if parts else None,
         introduced_steps=parts.introduced_steps if parts else None,
         introduced_p999_steps=parts.introduced_p999_steps if parts else None,
+        introduced_equal=parts.introduced_equal if parts else None,
     )
 
 

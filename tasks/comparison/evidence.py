@@ -129,7 +129,7 @@ class Evidence:
         """Read the log of one launch. Return the logged tensors that belong to no operator."""
         lowered, store = self._lowered, self._store
         dump = read_etdump(store.read(files.etdump))
-        runs = _runs(dump, len(files.samples))
+        runs = inferences(dump, len(files.samples))
         alignment = align(
             lowered.operators, lowered.expected_tensors, dump.tensors, requantized=lowered.requantized, runs=runs
         )
@@ -331,7 +331,7 @@ def on_own_grid(value: CapturedValue, operator: Operator) -> CapturedValue:
     return CapturedValue(elements=rounded, qparams=operator.quantization, inferred=True)
 
 
-def _runs(dump: ETDump, samples: int) -> list[int]:
+def inferences(dump: ETDump, samples: int) -> list[int]:
     """Return the runs that are inferences, one per sample, in order. The run that loads the program is left out."""
     runs = sorted({event.run for event in dump.events if event.name == EXECUTION})
     if len(runs) != samples:

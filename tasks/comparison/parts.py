@@ -18,6 +18,7 @@ def error_parts(replayed: Replayed) -> ErrorParts:
         introduced_snr_db=introduced.gap.snr_db,
         introduced_channel_snr_db=introduced.channel_snr_db,
         introduced_max_abs=introduced.gap.max_abs,
+        introduced_equal=introduced.equal,
         introduced_differing=introduced.differing,
         introduced_steps=introduced.max_steps,
         introduced_p999_steps=introduced.p999_steps,

@@ -1,9 +1,11 @@
 """The files that ExecuTorch's native `qnn_executor_runner` needs on a device, and their paths on this machine."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from qnnsweep.conf.devices import DeviceConfig
+from qnnsweep.conf.devices import DeviceConfig, RunnerKind
+from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.errors import EnvironmentUnusable
 
 RUNNER = "qnn_executor_runner"
@@ -40,3 +42,14 @@ def native_files(device: DeviceConfig, arch: int, environ: Mapping[str, str]) ->
     if missing:
         raise EnvironmentUnusable(f"device {device.name}: its native runner lacks {'; '.join(missing)}")
     return files
+
+
+def device_key(device: DeviceConfig, soc: SocConfig | None) -> object:
+    """Return what a measurement on the device depends on: its address and its runner, but not its deadlines."""
+    runner_files: list[object] = []
+    if device.runner is RunnerKind.native and soc is not None:
+        files = native_files(device, soc.arch, os.environ)
+        # Hashing hundreds of megabytes per cell would be slow: names, sizes and times represent the content.
+        runner_files = [[name, path.stat().st_size, path.stat().st_mtime_ns] for name, path in sorted(files.items())]
+    address = (device.name, device.transport, device.address, device.adb_server, device.ssh.jump, device.soc)
+    return address, device.runner, device.python, device.environment, device.below_celsius, runner_files

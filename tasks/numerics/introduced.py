@@ -9,7 +9,7 @@ from qnnsweep.tasks.numerics.arithmetic import as_half
 from qnnsweep.tasks.numerics.blocks import ONE_THREAD, Array, block_of
 from qnnsweep.tasks.numerics.dequantize import quantize
 from qnnsweep.tasks.numerics.element_use import CapturedValue
-from qnnsweep.tasks.numerics.metrics import Sums, signed_error, sums_of_finite
+from qnnsweep.tasks.numerics.metrics import Sums, select, signed_error, sums_of_finite
 from qnnsweep.tasks.numerics.steps import StepCounts
 from qnnsweep.tasks.records import Gap
 
@@ -82,6 +82,8 @@ class Introduced:
     elements: int = 0
     differing: int | None = None
     """For a value that is not floating point, the number of wrong elements; None for floats."""
+    equal: float | None = None
+    """The share of the elements that are right; None if no element counts."""
     nonfinite: int = 0
     """The number of elements that are infinite or NaN on one side, and something else on the other."""
     steps: StepCounts | None = field(default=None, compare=False, repr=False)
@@ -122,7 +124,26 @@ def introduced_error(difference: Difference, used: Array | None = None) -> Intro
     if difference.differs is None and measured.gap.max_abs:
         measured = replace(measured, channel_snr_db=_channel_snr_db(difference, counted))
         measured = _with_gain(measured, sums)
+    if measured.elements:
+        wrong = nonfinite + _wrong(measured, difference, counted)
+        measured = replace(measured, equal=1 - wrong / measured.elements)
     return measured
+
+
+def _wrong(measured: Introduced, difference: Difference, counted: Array | None) -> int:
+    """Return the number of finite elements that are wrong. `counted`: a mask of them; None if all are finite."""
+    if measured.differing is not None:
+        return measured.differing
+    if measured.steps is not None:
+        return measured.steps.beyond(0)
+    if not measured.gap.max_abs:
+        return 0
+    differing = difference.differing
+    if difference.actual.half:  # the simulator converts a float16 to float32 with errors of 1.2e-7
+        with np.errstate(over="ignore"):
+            actual, expected = (one.elements.astype(np.float16) for one in (difference.actual, difference.expected))
+        differing = actual != expected
+    return int(np.count_nonzero(select(differing, counted)))
 
 
 def _odd(actual: Array, expected: Array) -> Array:

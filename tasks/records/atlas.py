@@ -3,12 +3,14 @@
 Every field of `CaseOutcome` is a column of the table `atlas`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from qnnsweep.tasks.records.cell_rows import CellIdentity
-from qnnsweep.tasks.records.hints import Decibels, Seconds, Steps
-from qnnsweep.tasks.records.stages import Blob, TensorSpec
-from qnnsweep.tasks.records.vocabulary import CaseState
+from qnnsweep.tasks.records.hints import Decibels, Seconds, Share, Steps
+from qnnsweep.tasks.records.launches import Bundle, Capture
+from qnnsweep.tasks.records.lowered import LoweredProgram
+from qnnsweep.tasks.records.stages import IDENTITY_NEUTRAL, Blob, TensorSpec
+from qnnsweep.tasks.records.vocabulary import CaseEnding, CaseState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +69,17 @@ class CaseOutcome:
     """Largest absolute introduced error of the worst operator, in steps of its grid."""
     introduced_p999_steps: Steps | None = None
     """99.9th percentile of the introduced errors of the worst operator: a tolerance that it keeps."""
+    introduced_equal: Share | None = None
+    """Share of the elements of the worst operator that the model of the arithmetic predicts, code by code."""
+    executed_on: str | None = None
+    """The device that executed the case, or failed to; null for this machine's simulator, and if that failed, too."""
+    simulator_equal: Share | None = None
+    """Share of the elements, of all logged tensors and final outputs, equal to those of this machine's simulator. Null
+    if no other device executed the case, or if the simulator did not."""
+    simulator_steps: Steps | None = None
+    """Largest difference to the simulator, in steps of the grid; null for floats, and where `simulator_equal` is."""
+    simulator_why: str | None = None
+    """The operator at which the difference to the simulator begins, or why there is no comparison with it."""
     seconds: Seconds | None = None
     """Duration of all stages of the case; null if the case was skipped."""
     log: str | None = None
@@ -79,6 +92,47 @@ class CaseOutcomes:
 
     outcomes: tuple[CaseOutcome, ...]
     logs: tuple[Blob, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompiledCase:
+    """A case that another device than this machine's simulator executes, or why there is nothing to execute."""
+
+    case: OperatorCase
+    outcome: CaseOutcome | None = None  # that of a case without a program
+    lowered: LoweredProgram | None = None
+    bundle: Bundle | None = None
+    simulated: Capture | None = None  # by the simulator of this machine
+    not_simulated: str | None = None  # why the simulator did not execute the case
+    calls: tuple[str, ...] = ()
+    seconds: float = field(default=0.0, metadata=IDENTITY_NEUTRAL)
+    logs: tuple[Blob, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompiledCases:
+    """Cases that were compiled and simulated in one process, in the order of the cases."""
+
+    cases: tuple[CompiledCase, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredCase:
+    """What a device returned for a case, or why it failed there."""
+
+    case: str
+    device: str
+    capture: Capture | None = None
+    failure: str | None = None
+    ending: CaseEnding | None = None  # how the case failed
+    log: str | None = None  # the digest of the log of a failure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredCases:
+    """The measurements of those cases of a part that have a program."""
+
+    cases: tuple[MeasuredCase, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

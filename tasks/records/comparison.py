@@ -150,6 +150,8 @@ class ErrorParts:
     with its own mean square or, if that is larger, the whole value's."""
     introduced_max_abs: float | None = None
     """Largest absolute introduced error."""
+    introduced_equal: Share | None = None
+    """Share of the elements that are the host's, code by code: the same quantized value, or the same float."""
     introduced_differing: int | None = None
     """Number of wrong elements, for a value that is not floating point."""
     introduced_steps: Steps | None = None

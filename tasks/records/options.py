@@ -1,11 +1,13 @@
-"""The options of the stages lower and compare: the parts of a request on which the results of a stage depend."""
+"""The options of the stages lower and compare, and of operator cases: on these, the results of a stage depend."""
 
 from dataclasses import dataclass, field
 
+from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.names import OperatorReference
+from qnnsweep.conf.schema import MeasureConfig, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.conf.tolerances import OperatorTolerance
-from qnnsweep.tasks.records.stages import IDENTITY_NEUTRAL
+from qnnsweep.tasks.records.stages import IDENTITY_NEUTRAL, Toolchain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,3 +44,15 @@ class ComparisonOptions:
     own_code: str = ""  # digest of the user's own metrics and backend, only used as part of the cache key
     own_backend: str | None = field(default=None, metadata=IDENTITY_NEUTRAL)
     """The kind of another vendor's backend, as the request names it; None for a shipped one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseOptions:
+    """How the cases of a cell are compiled, executed and compared."""
+
+    model: ModelConfig  # the collection
+    soc: SocConfig
+    lowering: LoweringOptions
+    measure: MeasureConfig
+    comparison: ComparisonOptions
+    toolchain: Toolchain

@@ -279,3 +279,5 @@ CASE_STATES: dict[CaseState, str] = {
     "not_tried": "The run has tried as many new cases as `limits.new_cases` allows; a later run tries the case.",
 }
 """The values of the column `state` of the table `atlas`, from the best to the worst."""
+CaseEnding = Literal["failed", "killed", "wrong output"]
+"""How a case failed on a device: by an exit code, by a signal or a deadline, or with an output of another size."""

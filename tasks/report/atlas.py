@@ -9,6 +9,7 @@ from typing import Any
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.records.vocabulary import CASE_STATES
+from qnnsweep.tasks.report.atlas_codes import beside_simulator, differs, error_size, is_unlike, shares, simulator_size
 from qnnsweep.tasks.report.format import decimal
 from qnnsweep.tasks.report.templates import html, markdown_text
 from qnnsweep.tasks.storage.environment import without_home
@@ -47,6 +48,7 @@ def render_atlas(run: RunFacts, rows: Sequence[Row]) -> str:
         meanings=CASE_STATES,
         totals=[({"model": model, "scheme": c.scheme, "place": c.place}, n) for (model, c), n in _totals(rows).items()],
         columns=columns,
+        beside=[(c.title, n, unlike) for c, n, unlike in beside_simulator(_placed(rows))],
         lines=[*_lines(rows, columns)],
     )
 
@@ -67,7 +69,23 @@ def atlas_markdown(run: RunFacts, rows: Sequence[Row]) -> str:
         columns=[column.title for column in columns],
         operators=[(name, *(_counted(listed[c]) for c in columns)) for name, listed in sorted(by_operator.items())],
         wrong=[(row["case"], row["inputs"], _column(row).title, row["state"], row["why"] or "") for row in wrong],
+        shares=shares(_placed(rows), columns),
+        unlike=[
+            (row["case"], column.title, row["worst_operator"], error_size(row), row["state"])
+            for column, row in _placed(rows)
+            if is_unlike(row)
+        ],
+        beside=[(c.title, f"{n}", f"{unlike}") for c, n, unlike in beside_simulator(_placed(rows))],
+        differing=[
+            (row["case"], column.title, row["executed_on"], simulator_size(row))
+            for column, row in _placed(rows)
+            if differs(row)
+        ],
     )
+
+
+def _placed(rows: Sequence[Row]) -> list[tuple[Column, Row]]:
+    return [(_column(row), row) for row in rows]
 
 
 def _states(rows: Sequence[Row]) -> list[str]:
@@ -108,7 +126,9 @@ def _lines(rows: Sequence[Row], columns: Sequence[Column]) -> Iterator[dict[str,
 def _cell(row: Row) -> Mapping[str, str | None]:
     final = row["final_snr_db"]
     size = f" {decimal(final)} dB" if final is not None and row["state"] in (*USABLE, "wrong", "cpu") else ""
-    return {"state": row["state"], "why": row["why"], "size": size}
+    beside = simulator_size(row) if differs(row) else None
+    why = ". ".join(filter(None, (row["why"], beside))) or None
+    return {"state": row["state"], "why": why, "size": f"{size} ≠ simulator" if beside else size}
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from qnnsweep.conf.atlas_plan import atlas_overrides, planned
 from qnnsweep.conf.models import DataConfig, ModelConfig
-from qnnsweep.flows.cells.graph import comparison_options, lowering_options
+from qnnsweep.flows.cells.cases import case_options
 from qnnsweep.flows.cells.resources import prepare
 from qnnsweep.tasks.atlas.list_cases import list_cases
 from qnnsweep.tasks.atlas.try_cases import try_cases
@@ -52,11 +52,7 @@ def test_every_case_has_an_outcome_and_only_the_planted_ones_fail(tools: Any) ->
     assert [case.name for case in listed.cases] == [f"{number} {fault}" for number, fault in enumerate(FAULTS)]
     tried = try_cases(
         listed,
-        model,
-        ask.soc,
-        lowering_options(ask),
-        ask.measure,
-        comparison_options(ask),
+        case_options(replace(ask, model=model), resources.workers.identity),
         "",
         store=resources.store,
         workers=resources.workers,
@@ -112,11 +108,7 @@ def test_cases_that_are_all_left_out_need_no_process(tools: Any) -> None:
     case = OperatorCase(name="a", operator="add", arguments="{}", inputs=(), skipped="why")
     tried = try_cases(
         OperatorCases(cases=(case,)),
-        collection("planted_cases:cases"),
-        ask.soc,
-        lowering_options(ask),
-        ask.measure,
-        comparison_options(ask),
+        case_options(replace(ask, model=collection("planted_cases:cases")), resources.workers.identity),
         "",
         store=resources.store,
         workers=resources.workers,

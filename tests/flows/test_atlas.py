@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.atlas.changing_device import ChangingDevice
 from tests.flows.sweep_outputs import assert_files_are_complete, read_table
 from tests.program import Program
 
 pytestmark = pytest.mark.toolchain
 
-SSH = ("device.transport=ssh", "device.address=host", "device.work_folder=/srv/qnn/work", "device.python=python3")
 WORDS = ("atlas", "--json", "scheme=fp16", "model.arguments.operators=[floor,median]")
 
 
@@ -50,7 +50,8 @@ def test_an_atlas_has_a_row_per_case_a_page_and_markdown_and_repeats_from_the_ca
     ("words", "message"),
     [
         (("model=digits_cnn", "by_operator=false"), "by_operator=false: an atlas tries operators and no whole models"),
-        (SSH, "device=local: the cases of a collection run in the simulator of this machine; set no other transport"),
+        (("--against=pixel",), "device=pixel: no such device; one of local"),
+        (("--against=local", "device=local"), "device=local: device is given twice"),
         (("model.arguments.operators=[ad]",), "model.arguments.operators: no such operator: ad; one of abs, "),
     ],
 )
@@ -60,6 +61,45 @@ def test_a_wrong_request_gets_one_line(
     refused = served_program.run("atlas", "scheme=fp16", *words, f"artifacts={tmp_path}")
     assert refused.returncode == 2, refused.stdout
     assert message in refused.stderr
+
+
+@pytest.mark.slow
+def test_exactly_the_cases_that_a_device_computes_otherwise_are_named(served_program: Program, tmp_path: Path) -> None:
+    device, artifacts = ChangingDevice.create(tmp_path, share=0.4), tmp_path / "artifacts"
+    cases = ("scheme=8a8w,fp16", "model.arguments.operators=[floor,relu,add]", f"artifacts={artifacts}")
+    ended = served_program.run("atlas", "--json", "--against=local", *device.overrides, *cases)
+    assert ended.returncode == 0, ended.stderr
+    printed = json.loads(ended.stdout.splitlines()[-1])
+    rows = read_table(artifacts, "atlas", printed["run_id"])
+    changed = device.changed(artifacts)
+    executed = {(row["case"], row["scheme"]) for row in rows if row["executed_on"] == "local"}
+    assert 0 < len(changed) < len(executed)
+    differing = {(row["case"], row["scheme"]) for row in rows if row["simulator_equal"] not in (None, 1.0)}
+    assert differing == changed
+    named = {(case, cell["scheme"]) for cell in printed["cells"] for case in cell["differing"]}
+    assert named == changed
+    for row in rows:
+        is_named = (row["case"], row["scheme"]) in changed
+        assert (row["simulator_why"] is not None) == is_named
+    begins = [row["simulator_why"] for row in rows if row["simulator_why"]]
+    assert any(why.startswith("begins at aten.") for why in begins)
+    page = (artifacts / "runs" / printed["run_id"] / "atlas.md").read_text()
+    assert "## Device and simulator" in page
+    assert f"{len(executed) - len(changed)} of {len(executed)} cases equal to the simulator" in ended.stdout
+    again = served_program.run("atlas", "--json", "--against=local", *device.overrides, *cases, "reuse=capture")
+    assert "0 toolchain calls" in again.stdout
+
+
+def test_a_device_that_is_lost_leaves_no_row_that_blames_an_operator(served_program: Program, tmp_path: Path) -> None:
+    here = ("device.runner=onnxruntime", "device.python=/no/python", f"device.work_folder={tmp_path / 'work'}")
+    words = ("scheme=fp16", "model.arguments.operators=[floor]", f"artifacts={tmp_path / 'artifacts'}")
+    ended = served_program.run("atlas", "--json", "--against=local", *here, *words)
+    assert ended.returncode == 1, ended.stdout
+    run_id = json.loads(ended.stdout.splitlines()[-1])["run_id"]
+    assert read_table(tmp_path / "artifacts", "atlas", run_id) == []
+    (cell,) = read_table(tmp_path / "artifacts", "cells", run_id)
+    assert cell["outcome"] == "infrastructure"
+    assert "/no/python" in cell["error"]
 
 
 def test_an_atlas_tells_plan_which_operators_of_a_model_stay_on_the_cpu(

@@ -7,6 +7,7 @@ import pytest
 
 from qnnsweep.tasks.numerics.dequantize import dequantize, fake_quantize
 from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.introduced import Difference, introduced_error
 from qnnsweep.tasks.numerics.metrics import gap
 from qnnsweep.tasks.records import Gap, Quantization
 from tests.numerics.judged import IMAGE, any_error, introducing
@@ -55,6 +56,26 @@ def test_an_infinity_that_the_reference_has_too_is_not_introduced(value: list[fl
     captured = Device({}).capture(program, {1: lambda _: np.array(value, np.float32)})
     introduced = replay(program, captured, any_error)[1].introduced
     assert (introduced.nonfinite, introduced.gap.max_abs) == (count, 0.0)
+
+
+GRID = Quantization(scale=(0.5,), zero_point=(0,), axis=None, dtype="uint8", quant_min=0, quant_max=255)
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "equal"),
+    [
+        (CapturedValue(elements=np.array([1, 2, 3, 4], np.uint8), qparams=GRID), [0.5, 1.2, 1.5, 2.5], 0.75),
+        (CapturedValue(elements=np.array([1, 2, 3, 4], np.int64), qparams=None), [1, 2, 0, 0], 0.5),
+        (CapturedValue(elements=np.float32([0.1, 0.2, np.inf]), qparams=None), [0.1, 0.3, np.inf], 0.5),
+        (CapturedValue(elements=np.float32([0.1, np.nan, 0.2]), qparams=None), [0.1, 0.3, 0.2], 2 / 3),
+        # A float16 keeps its code if its conversion to float32 is off by 1.2e-7.
+        (CapturedValue(elements=np.float32([0.1 * (1 + 1e-7), 0.2]), qparams=None, half=True), [0.1, 0.3], 0.5),
+    ],
+)
+def test_the_share_of_equal_codes(device: CapturedValue, host: list[float], equal: float) -> None:
+    dtype = device.elements.dtype if device.qparams is None else np.float32
+    introduced = introduced_error(Difference.between(device, np.array(host, dtype)))
+    assert introduced.equal == pytest.approx(equal)
 
 
 def test_an_infinity_that_a_clamp_cuts_off_is_masked() -> None:
