@@ -20,7 +20,7 @@ def impossible_reason(request: Request) -> str | None:
         return f"the {printable(request.backend.name)} backend has no schemes with overrides"
     if request.toolchain.folder is not None and (reason := _excludes_toolchains(request)) is not None:
         return reason
-    if request.measure.second_runtime and (reason := _excludes_second_runtime(request)) is not None:
+    if request.measure.second_runtime and (reason := excludes_second_runtime(request)) is not None:
         return reason
     if request.model.states is not None and all(device.runner is RunnerKind.native for device in request.devices):
         return "ExecuTorch's native runner has no loop for a model with states; use a device with runner=python"
@@ -57,7 +57,7 @@ def _excludes_toolchains(request: Request) -> str | None:
     return None
 
 
-def _excludes_second_runtime(request: Request) -> str | None:
+def excludes_second_runtime(request: Request) -> str | None:
     """Return why ONNX Runtime executes no programs of the cell; None if it does."""
     remedy = "set measure.second_runtime=false"
     if RunnerKind.onnxruntime not in planned_backend(request.backend.kind).runners:

@@ -12,7 +12,7 @@ from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque
 
 from qnnsweep.conf.devices import DeviceConfig, RunnerKind
-from qnnsweep.conf.impossible import can_run_on, is_here
+from qnnsweep.conf.impossible import can_run_on, excludes_second_runtime, is_here
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.conf.schema import LimitsConfig, Request, Reuse
 from qnnsweep.flows.cells.graph import (
@@ -186,7 +186,10 @@ class CollectionCells:
 
 
 def case_options(request: Request, toolchain: Toolchain) -> CaseOptions:
-    """Return the options of the cases of a request's model, which is a collection."""
+    """Return the options of the cases of a request's model, which is a collection.
+
+    ONNX Runtime executes the cases, too, if it executes programs of the backend and of the toolchain.
+    """
     return CaseOptions(
         model=request.model,
         soc=request.soc,
@@ -194,6 +197,7 @@ def case_options(request: Request, toolchain: Toolchain) -> CaseOptions:
         measure=request.measure,
         comparison=comparison_options(request),
         toolchain=toolchain,
+        second_runtime=excludes_second_runtime(request) is None,
     )
 
 

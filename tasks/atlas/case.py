@@ -5,60 +5,40 @@ nothing but the outcome leaves the folder of the case. A case for another device
 """
 
 import json
-import math
 import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from safetensors.numpy import save
-
 from qnnsweep.tasks.atlas.collection import model_of
-from qnnsweep.tasks.atlas.states import of_comparison
+from qnnsweep.tasks.atlas.in_process import SIMULATOR, captured, store_in
+from qnnsweep.tasks.atlas.states import of_comparison, of_wrong_output
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.comparison.capture import compare_outputs, compare_samples, joined
+from qnnsweep.tasks.comparison.runtimes import equal_tensors
 from qnnsweep.tasks.comparison.simulator import against_simulator
-from qnnsweep.tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, OUTPUT_FOLDER, output_file, runner_arguments
-from qnnsweep.tasks.devices.triage import missing_operators
+from qnnsweep.tasks.errors import RuntimesDiffer
 from qnnsweep.tasks.records import (
-    Blob,
     Bundle,
     Capture,
     CapturedMethod,
     CaseOutcome,
-    Command,
     CompiledCase,
-    DebugFiles,
-    Launch,
-    LaunchResult,
     LoweredProgram,
     OperatorCase,
-    TensorSpec,
 )
-from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.records.options import CaseOptions
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain import entrypoints, runner
+from qnnsweep.tasks.toolchain import entrypoints
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.readback.audit import audit
-from qnnsweep.tasks.toolchain.workers.output import output_length, output_since
 
-SIMULATOR = "simulator"
-"""The name of the simulator of this machine in a capture that is no measurement of a device."""
 _CALLS, _STAGE = Path("calls.json"), Path("stage")
 """The calls of the case and the stage that it has reached, in the folder of the case."""
 
 
-class OutputDiffers(Exception):
-    """The program returns an output of another size than the model."""
-
-
 def get_ready(case: OperatorCase, options: CaseOptions) -> None:
     """Export a case and convert it to its edge program, so that forks of this process need not import anything."""
-    in_scratch = _store()
+    in_scratch = store_in(Path())
     try:
         exported = entrypoints.export_model(model_of(case, options.model), in_scratch)
         quantized = entrypoints.quantize_model(exported, options.lowering.scheme, options.lowering.kind, in_scratch)
@@ -72,7 +52,7 @@ def compile_case(
 ) -> LoweredProgram:
     """Compile a case. The stage that it has reached is in `folder`, and so are its files without a `store`."""
     os.chdir(folder)
-    store, lowering = store or _store(), options.lowering
+    store, lowering = store or store_in(Path()), options.lowering
     _set_stage("export")
     exported = entrypoints.export_model(model_of(case, options.model), store)
     _CALLS.write_text(json.dumps([call.text for method in exported.methods for call in method.calls]))
@@ -85,21 +65,35 @@ def compile_case(
 
 
 def compare_case(
-    _ready: None, folder: Path, case: OperatorCase, lowered: LoweredProgram, options: CaseOptions
+    _ready: None,
+    folder: Path,
+    case: OperatorCase,
+    lowered: LoweredProgram,
+    options: CaseOptions,
+    control: Capture | None = None,
 ) -> CaseOutcome:
-    """Execute and compare a case that `compile_case` compiled in the same folder."""
+    """Execute and compare a case that `compile_case` compiled in the same folder.
+
+    `control`: the capture of ONNX Runtime. If its tensors are others, the case is wrong, and no operator is blamed.
+    """
     os.chdir(folder)
-    store = _store()
+    store = store_in(Path())
     _set_stage("execute")
-    capture = _captured(bundle(lowered, options.measure, store=store), store)
-    return _compared(case, lowered, capture, options, store)
+    capture = captured(bundle(lowered, options.measure, store=store), store)
+    equal: int | None = None
+    if control is not None:
+        try:
+            equal = equal_tensors(Capture(device=SIMULATOR, methods=(capture,)), control, store)
+        except RuntimesDiffer as error:
+            return of_wrong_output(case, lowered, str(error))
+    return replace(_compared(case, lowered, capture, options, store), equal_tensors=equal)
 
 
 def simulate_case(_ready: None, folder: Path, packed: Bundle, store: Store) -> Capture:
     """Execute a case in the simulator of this machine. The files of the capture are in the store."""
     os.chdir(folder)
     _set_stage("execute")
-    return Capture(device=SIMULATOR, methods=(_captured(packed, store),))
+    return Capture(device=SIMULATOR, methods=(captured(packed, store),))
 
 
 def compare_device(
@@ -141,84 +135,6 @@ def stage_of(folder: Path) -> str:
 def calls_of(folder: Path) -> tuple[str, ...]:
     """Return the operator calls of a case; none if it was not exported. They are known even if the compiler aborts."""
     return tuple(json.loads((folder / _CALLS).read_text())) if (folder / _CALLS).exists() else ()
-
-
-def _captured(packed: Bundle, store: Store) -> CapturedMethod:
-    """Run every launch of the bundle with the runner's code, in this process."""
-    for blob in packed.blobs:
-        Path("blobs").mkdir(exist_ok=True)
-        Path("blobs", blob.sha256).symlink_to(store.path(blob))
-    files: dict[str, tuple[Blob, Blob, Blob | None]] = {}
-    for launch in packed.launches:
-        with _launch_folder(launch):
-            _run(launch)
-            files[launch.name] = _outputs(launch, store)
-    results = tuple(
-        LaunchResult(
-            launch=launch,
-            folder=launch.folder,
-            command=Command(argv=(*runner_arguments(launch),), exit_code=0, seconds=0.0),
-            latencies_ms=(),
-            log=launch.program,
-        )
-        for launch in packed.launches
-    )
-    outputs, etdump, _ = files["shipping"]
-    debug: list[DebugFiles] = []
-    for launch in packed.launches:
-        if launch.debug:
-            of_debug, log, buffer = files[launch.name]
-            assert buffer is not None, "it is a debug launch"
-            debug.append(DebugFiles(samples=launch.numbers, outputs=of_debug, etdump=log, buffer=buffer))
-    return CapturedMethod(results=results, outputs=outputs, etdump=etdump, debug=tuple(debug))
-
-
-@contextmanager
-def _launch_folder(launch: Launch) -> Iterator[None]:
-    """Change to the folder of a launch, from which the paths of blobs are those that they have on a device."""
-    before = Path.cwd()
-    folder = before / "work" / "lease" / launch.folder
-    (folder / OUTPUT_FOLDER).mkdir(parents=True)
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
-
-
-def _run(launch: Launch) -> None:
-    """Run a launch in this process. Raises RuntimeError, with the operators that the runtime lacks, if it fails."""
-    sys.argv, start = ["runner", *runner_arguments(launch)], output_length()
-    try:
-        if (code := runner.main()) != 0:
-            raise RuntimeError(f"exit code {code}")
-    except RuntimeError as error:
-        lacking = missing_operators(output_since(start), "")
-        what = f"ExecuTorch's runtime lacks {', '.join(lacking)}; " if lacking else ""
-        raise RuntimeError(f"{what}the {launch.title}: {error}") from error
-
-
-def _outputs(launch: Launch, store: Store) -> tuple[Blob, Blob, Blob | None]:
-    """Store the outputs, the etdump and the debug buffer of a launch."""
-    tensors: Mapping[str, np.ndarray] = {
-        tensor_key(sample, index): _output(Path(output_file(row, index)), index, spec)
-        for row, sample in enumerate(launch.numbers)
-        for index, spec in enumerate(launch.methods[0].outputs)
-    }
-    buffer = store.put_file(Path(DEBUG_OUTPUT)) if launch.debug else None
-    return store.put_bytes(save(dict(tensors))), store.put_file(Path(ETDUMP)), buffer
-
-
-def _output(file: Path, index: int, spec: TensorSpec) -> np.ndarray:
-    elements = np.frombuffer(file.read_bytes(), spec.dtype)
-    if elements.size != math.prod(spec.shape):
-        raise OutputDiffers(f"output {index} has {elements.size} elements, and not the shape {list(spec.shape)}")
-    return elements.reshape(spec.shape)
-
-
-def _store() -> Store:
-    """Return a store in the working directory."""
-    return Store.at(str(Path("store").absolute()))
 
 
 def _set_stage(stage: str) -> None:

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from qnnsweep.tasks.atlas.case import (
-    OutputDiffers,
     calls_of,
     compare_case,
     compare_device,
@@ -18,6 +18,7 @@ from qnnsweep.tasks.atlas.case import (
     simulate_case,
     stage_of,
 )
+from qnnsweep.tasks.atlas.in_process import OutputDiffers, control_case
 from qnnsweep.tasks.atlas.states import of_error, of_failed_run, of_wrong_output
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.errors import EvidenceError, RequestError, ToolchainError
@@ -35,6 +36,7 @@ from qnnsweep.tasks.records import (
 from qnnsweep.tasks.records.options import CaseOptions
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.workers.pool import SharedZygote, WorkerPool
+from qnnsweep.tasks.toolchain.workers.supervisor import CallResult
 
 _MOST_LINES, _MOST_CHARACTERS = 4, 600
 """How much of an error's message is kept. The log has all of it."""
@@ -51,15 +53,22 @@ def trials(
     """
     names = options.lowering.scheme.name, options.lowering.kind, options.soc.name
     with workers.zygote("cases", "edge", get_ready, first, options, subject=(options.model.name, *names)) as ready:
-        yield lambda case: Trial(ready, case, options, (case.name, *names), store)
+        yield lambda case: Trial(ready, workers, case, options, (case.name, *names), store)
 
 
 class Trial:
     """The calls of one case. A call that fails, aborts or does not end is part of the case's outcome."""
 
     def __init__(
-        self, ready: SharedZygote, case: OperatorCase, options: CaseOptions, subject: tuple[str, ...], store: Store
+        self,
+        ready: SharedZygote,
+        workers: WorkerPool,
+        case: OperatorCase,
+        options: CaseOptions,
+        subject: tuple[str, ...],
+        store: Store,
     ) -> None:
+        self._workers = workers
         self._ready, self._case, self._options, self._subject, self._store = ready, case, options, subject, store
         self._logs: list[str] = []
         self._seconds = 0.0
@@ -124,8 +133,19 @@ class Trial:
         return compiled
 
     def _compared(self, folder: Path, compiled: LoweredProgram) -> CaseOutcome:
-        compared = self._call("compare", compare_case, folder, self._case, compiled, self._options)
-        return self._failed(folder, compiled, compared) if isinstance(compared, _Failure) else compared
+        """Return the outcome of a case on this machine. ONNX Runtime executes it before, if it can."""
+        control: Capture | _Failure | None = None
+        if self._options.second_runtime:
+            call = partial(self._workers.call, compiles=False)
+            control = self._call("execute", control_case, folder, compiled, self._options.measure, call=call)
+        capture = None if isinstance(control, _Failure) else control
+        compared = self._call("compare", compare_case, folder, self._case, compiled, self._options, capture)
+        if isinstance(compared, _Failure):
+            return self._failed(folder, compiled, compared)
+        if isinstance(control, _Failure):
+            note = f"ONNX Runtime does not execute the case: {control.text}"
+            return replace(compared, why="; ".join(filter(None, (compared.why, note))))
+        return compared
 
     def _compared_on_device(self, compiled: CompiledCase, lowered: LoweredProgram, capture: Capture) -> CaseOutcome:
         with self._store.scratch("case") as folder:
@@ -153,10 +173,17 @@ class Trial:
         """Return the logs of the calls."""
         return [blob for log in self._logs if (blob := self._store.find(log)) is not None]
 
-    def _call(self, stage: str, function: Callable[..., Value], *arguments: object) -> "Value | _Failure":
+    def _call(
+        self,
+        stage: str,
+        function: Callable[..., Value],
+        *arguments: object,
+        call: Callable[..., CallResult[Any]] | None = None,
+    ) -> "Value | _Failure":
+        """Call a function, by default in a fork of the prepared process. Return its value or its failure."""
         start = time.monotonic()
         try:
-            done = self._ready.call(stage, function, *arguments, subject=self._subject)
+            done = (call or self._ready.call)(stage, function, *arguments, subject=self._subject)
         except ToolchainError as error:
             self._logs += [error.log] if error.log else []
             return _Failure.of(error.cause, str(error).removeprefix(f"{stage} failed: "))

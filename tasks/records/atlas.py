@@ -71,6 +71,9 @@ class CaseOutcome:
     """99.9th percentile of the introduced errors of the worst operator: a tolerance that it keeps."""
     introduced_equal: Share | None = None
     """Share of the elements of the worst operator that the model of the arithmetic predicts, code by code."""
+    equal_tensors: int | None = None
+    """Number of tensors, inside the delegate and of the final outputs, that ONNX Runtime returned too, equal byte by
+    byte. Null if ONNX Runtime did not execute the case."""
     executed_on: str | None = None
     """The device that executed the case, or failed to; null for this machine's simulator, and if that failed, too."""
     simulator_equal: Share | None = None

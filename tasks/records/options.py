@@ -56,3 +56,4 @@ class CaseOptions:
     measure: MeasureConfig
     comparison: ComparisonOptions
     toolchain: Toolchain
+    second_runtime: bool = False  # whether ONNX Runtime executes the cases of this machine's simulator, too

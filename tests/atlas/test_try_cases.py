@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from qnnsweep.conf.atlas_plan import atlas_overrides, planned
 from qnnsweep.conf.models import DataConfig, ModelConfig
 from qnnsweep.flows.cells.cases import case_options
 from qnnsweep.flows.cells.resources import prepare
+from qnnsweep.tasks.atlas.case import compare_case, compile_case
+from qnnsweep.tasks.atlas.in_process import control_case
 from qnnsweep.tasks.atlas.list_cases import list_cases
 from qnnsweep.tasks.atlas.try_cases import try_cases
 from qnnsweep.tasks.errors import RequestError
-from qnnsweep.tasks.records import CaseOutcome, OperatorCase, OperatorCases
+from qnnsweep.tasks.records import Capture, CaseOutcome, OperatorCase, OperatorCases
+from tests.atlas.planted_runtime import faulty_control
 
 pytestmark = pytest.mark.toolchain
 
@@ -78,6 +82,7 @@ def test_every_case_has_an_outcome_and_only_the_planted_ones_fail(tools: Any) ->
     assert outcomes["raise_in_lower"].why == "RuntimeError: the first line; the second line"
     assert (outcomes["loses_a_write"].why or "").startswith("the lowered graph is another function than the model")
     healthy = outcomes["none"]
+    assert healthy.equal_tensors == 4
     assert (healthy.targets, healthy.delegated_nodes, healthy.cpu_nodes) == (("aten.add.Tensor",), 1, 0)
     assert healthy.inputs == "float32[2, 3]"
     assert healthy.introduced_p999_steps == 0.0
@@ -115,3 +120,24 @@ def test_cases_that_are_all_left_out_need_no_process(tools: Any) -> None:
     )
     assert tried.outcomes == (CaseOutcome(case="a", operator="add", inputs="", state="not_exported", why="why"),)
     assert tried.logs == ()
+
+
+@pytest.mark.parametrize("control", [control_case, faulty_control])
+def test_a_difference_between_the_runtimes_is_no_fault_of_the_operator(
+    tools: Any, tmp_path: Path, control: Callable[..., Capture]
+) -> None:
+    ask, resources = tools
+    model = collection("planted_cases:cases", faults=["none"])
+    options = case_options(replace(ask, model=model), resources.workers.identity)
+    (case,) = list_cases(model, "", store=resources.store, workers=resources.workers).cases
+    call = resources.workers.call
+    lowered = call("lower", compile_case, None, tmp_path, case, options).value
+    captured = call("execute", control, tmp_path, lowered, options.measure, compiles=False).value
+    outcome = call("compare", compare_case, None, tmp_path, case, lowered, options, captured).value
+    if control is control_case:
+        assert (outcome.state, outcome.equal_tensors) == ("exact", 4)
+        return
+    assert (outcome.state, outcome.stage, outcome.equal_tensors) == ("wrong", "execute", None)
+    assert outcome.worst_operator is None
+    assert outcome.why.startswith("ExecuTorch's runtime and ONNX Runtime return other tensors from the same compiled")
+    assert "output output differs in 1 of 1 samples" in outcome.why

@@ -1,4 +1,4 @@
-"""Two published models as a whole: the class of a photograph, and operators on both sides of a partition."""
+"""Shipped models as a whole: the class of a photograph, operators on both sides of a partition, and both runtimes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.program import Program
 pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 DAISY = 985
+MODELS = ("efficientnet_lite0", "minilm_l6", "digits_cnn", "tiny_gru", "tiny_llama", "silero_vad")
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +24,10 @@ def program(served_program: Program) -> Program:
 
 @pytest.fixture(scope="module")
 def sweep(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A sweep over both models: the folder of its tables and its run id."""
+    """A sweep over the models, in both runtimes: the folder of its tables and its run id."""
     artifacts = tmp_path_factory.mktemp("artifacts")
-    overrides = ("model=efficientnet_lite0,minilm_l6", "scheme=16a8w", "soc=SM8650", "limits.parallel=2")
+    models = f"model={','.join(MODELS)}"
+    overrides = (models, "scheme=16a8w", "soc=SM8650", "limits.parallel=2", "measure.second_runtime=true")
     small = ("model.calibration.count=4", "model.evaluation.count=1", "measure.operator_samples=1", "measure.cures=0")
     ran = program.run("run", "--json", *overrides, *small, f"artifacts={artifacts}")
     return artifacts / "tables", passed_result_of(ran)["run_id"]
@@ -73,3 +75,10 @@ def test_an_operator_that_stays_on_the_cpu_has_the_refusal_of_the_compiler(sweep
     refusals = {row["operator"]: row["refusals"] for row in rows(sweep, "delegation", "minilm_l6") if row["refusals"]}
     assert list(refusals) == ["aten_index_tensor"]
     assert "has incorrect Rank 4" in refusals["aten_index_tensor"][0]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_onnxruntime_returns_every_tensor_that_executorchs_runtime_returns(sweep: tuple[Path, str], model: str) -> None:
+    (cell,) = rows(sweep, "cells", model)
+    assert cell["outcome"] == "passed"
+    assert cell["equal_tensors"] > 0

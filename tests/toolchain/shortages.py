@@ -147,11 +147,11 @@ def case_of_the_suite() -> object:
 
 def program_of_a_case() -> object:
     """Run the program of an operator case, whose own error hides the shortage."""
-    from qnnsweep.tasks.atlas import case
+    from qnnsweep.tasks.atlas import in_process
 
     launch: Any = SimpleNamespace(title="shipping program")
-    with mock.patch.object(case, "runner_arguments", return_value=[]), mock.patch.object(case.runner, "main", allocate):
-        return case._run(launch)
+    with mock.patch.object(in_process, "runner_arguments", return_value=[]):
+        return in_process._run(launch, allocate)
 
 
 def factory_of_a_model() -> object:
