@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+ENDED_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The signals with which other processes, or the kernel short of memory, end a program. They say nothing about it."""
 CALLER = 0
 """The descriptor of a socket: the caller sends one line with the request, and gets one line with the result."""
 

@@ -23,12 +23,12 @@ from qnnsweep.tasks.devices.runner_cli import (
 from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, require_success
 from qnnsweep.tasks.devices.triage import missing_operators, of_runner
 from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, MachineFault, QnnsweepError, RunnerFailed, shortage_in
+from qnnsweep.tasks.process_tree import ENDED_BY_OTHERS
 from qnnsweep.tasks.records import Blob, Command, Deployment, Execution, Launch, LaunchResult
 from qnnsweep.tasks.records.waiting import WAITING
 from qnnsweep.tasks.storage.store import Store
 
 _RESPONSE_S = 20.0
-_ENDED_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FULL_BUFFER = "Ran out of space to store intermediate outputs"
 """ExecuTorch's message in devtools/etdump if the debug buffer is too small."""
 
@@ -93,7 +93,7 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
 def _machine_fault(launch: Launch, result: CommandResult, printed: str, device: Device) -> QnnsweepError | None:
     """Return the fault of the machine that ended a program; None if the program ended by itself, for another reason."""
     shortage = shortage_in(printed)
-    if -result.exit_code in _ENDED_BY_OTHERS:
+    if -result.exit_code in ENDED_BY_OTHERS:
         how = (
             f"another process ended it with {signal.Signals(-result.exit_code).name}, as a system short of memory does"
         )

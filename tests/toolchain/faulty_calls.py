@@ -327,14 +327,14 @@ def in_fork(_value: object, name: str, *arguments: object) -> object:
     return globals()[name](*arguments)
 
 
-def kill_this_process(folder: str, times: int, whom: str = "worker") -> int:
-    """Kill the own process or its guard, the first `times` times. Then return how often it started."""
+def kill_this_process(folder: str, times: int, whom: str = "worker", number: int = signal.SIGKILL) -> int:
+    """Send a signal to the own process or its guard, the first `times` times. Then return how often it started."""
     starts = len(list(Path(folder).iterdir())) + 1
     Path(folder, f"start-{starts}").touch()
     if starts <= times:
         depth = {"worker": 0, "guard": 1}[whom]
         family = [psutil.Process(), *psutil.Process().parents()]
-        os.kill(family[depth].pid, signal.SIGKILL)
+        os.kill(family[depth].pid, number)
         time.sleep(600)
     return starts
 

@@ -10,6 +10,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from typing import Any
 
+from qnnsweep.tasks.process_tree import ENDED_BY_OTHERS
 from qnnsweep.tasks.toolchain.workers.memory import MemoryUsage, memory_usage
 from qnnsweep.tasks.toolchain.workers.messages import (
     Ended,
@@ -91,6 +92,9 @@ class Process:
             if self._ended is not None:
                 if self._ended.exit_code == -signal.SIGKILL:
                     raise ProcessKilled("the worker was killed (often by the kernel's out-of-memory killer)")
+                if self._ended.exit_code is not None and -self._ended.exit_code in ENDED_BY_OTHERS:
+                    name = signal.Signals(-self._ended.exit_code).name
+                    raise ProcessKilled(f"the worker was killed: another process sent {name}")
                 return self._ended
             if self._control.at_end:
                 raise ProcessKilled("the guard of the worker was killed")

@@ -352,23 +352,29 @@ def test_a_zygote_and_its_call_report_their_starts_to_the_pool_through_which_the
     assert starts == ["a", "a", "b"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("whom", ["worker", "guard"])
 def test_a_call_whose_process_is_killed_from_outside_is_started_again_once(
-    whom: str, workers_with: WorkersWith, resources: Resources, tmp_path: Path
+    number: int, whom: str, workers_with: WorkersWith, resources: Resources, tmp_path: Path
 ) -> None:
     before = scratch_folders(resources.store)
-    assert workers_with().call("lower", faulty_calls.kill_this_process, str(tmp_path), 1, whom).value == 2
+    assert workers_with().call("lower", faulty_calls.kill_this_process, str(tmp_path), 1, whom, number).value == 2
     assert scratch_folders(resources.store) == before
 
 
 @pytest.mark.parametrize(
-    ("whom", "why"), [("worker", "the worker was killed"), ("guard", "the guard of the worker was killed")]
+    ("number", "whom", "why"),
+    [
+        (signal.SIGKILL, "worker", "the worker was killed"),
+        (signal.SIGTERM, "worker", "the worker was killed: another process sent SIGTERM"),
+        (signal.SIGKILL, "guard", "the guard of the worker was killed"),
+    ],
 )
 def test_a_call_whose_process_is_killed_twice_is_a_fault_of_the_machine_and_not_of_the_cell(
-    whom: str, why: str, workers_with: WorkersWith, tmp_path: Path
+    number: int, whom: str, why: str, workers_with: WorkersWith, tmp_path: Path
 ) -> None:
     with pytest.raises(MachineFault, match=rf"^lower failed twice: {why}"):
-        workers_with().call("lower", faulty_calls.kill_this_process, str(tmp_path), 2, whom)
+        workers_with().call("lower", faulty_calls.kill_this_process, str(tmp_path), 2, whom, number)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["start-1", "start-2"]
 
 
