@@ -135,6 +135,10 @@ class EvidenceError(QnnsweepError):
     """Bytes from a device or from the store do not match their record."""
 
 
+class OutputSizeDiffers(EvidenceError):
+    """A program has returned an output of another size than the model's."""
+
+
 _SHORTAGES = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
 """The codes of the operating system for too little memory, disk space or descriptors."""
 _SHORTAGE_TEXTS = (

@@ -16,6 +16,7 @@ from qnnsweep.tasks.errors import (
     EvidenceError,
     LeaseLost,
     MachineFault,
+    OutputSizeDiffers,
     ProgramDiffers,
     QnnsweepError,
     RequestError,
@@ -37,6 +38,7 @@ ERRORS = [
     RunnerFailed("aborted", command=Command(argv=("runner",), exit_code=-6, seconds=1.0), log="0" * 64),
     RuntimesDiffer("output a differs"),
     EvidenceError("damaged"),
+    OutputSizeDiffers("output 0 has 8 bytes"),
 ]
 
 

@@ -21,6 +21,7 @@ from qnnsweep.flows.cells.graph import (
     comparison_options,
     lowering_options,
     result_names,
+    soc_of,
 )
 from qnnsweep.flows.cells.resources import Resources
 from qnnsweep.flows.forecasts.costs import work_label
@@ -40,6 +41,8 @@ from qnnsweep.tasks.toolchain.source_digest import code_digest
 BATCH = 24
 """The largest number of cases of a task run."""
 
+_STAGES = ("lower", "execute", "compare")
+"""The stages of a cell that the tasks of a batch stand for."""
 CASES = "cases"
 """The stage with which the progress callback is called when a batch has ended; the label has the number of cases."""
 
@@ -144,7 +147,12 @@ class CollectionCells:
         upstream = Upstream(compiled, f"compile_cases {work_label('lower', request)} from {start}")
         task = self._task(measure_cases_task, request, start, upstream)
         measured = task.submit(
-            opaque(upstream), devices, request.soc, workers.identity, store=store, farm=self._resources.farm_of(request)
+            opaque(upstream),
+            devices,
+            soc_of(request),
+            workers.identity,
+            store=store,
+            farm=self._resources.farm_of(request),
         )
         further = Upstream(measured, f"measure_cases {work_label('lower', request)} from {start}")
         task = self._task(compare_cases_task, request, start, upstream, further)
@@ -171,12 +179,13 @@ class CollectionCells:
     def _result(self, request: Request, batches: _Batches) -> CellResult:
         """Return the outcomes of a cell's cases, or the error of the first batch that failed."""
         result = CellResult(request=request, error=batches.error)
-        result.toolchain, result.stage = self._resources.workers_of(request).identity, "lower"
+        result.toolchain, result.stage = self._resources.workers_of(request).identity, _STAGES[0]
         parts: list[CaseOutcomes] = []
         for futures in batches.futures:
             ended = [await_result(future) for future in futures]
-            result.error = next((error for _, error in ended if error is not None), None)
-            if result.error is not None:
+            failed = [(stage, error) for stage, (_, error) in zip(_STAGES, ended, strict=False) if error is not None]
+            if failed:
+                result.stage, result.error = failed[0]
                 break
             parts.append(ended[-1][0])
         result.cases = (*(outcome for part in parts for outcome in part.outcomes), *batches.not_tried)

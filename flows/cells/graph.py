@@ -110,7 +110,7 @@ class Graph:
         exported = self.export(request)
         quantized = self._submit(quantize_task, request, exported, request.scheme, kind, code, workers=workers)
         options = lowering_options(request, code)
-        lowered = self._submit(lower_task, request, quantized, _soc(request), options, workers=workers)
+        lowered = self._submit(lower_task, request, quantized, soc_of(request), options, workers=workers)
         return {"exported": exported, "quantized": quantized, "lowered": lowered} | self._measured(request, lowered)
 
     def divide_again(self, cell: CellResult, before: dict[str, Submission]) -> dict[str, Submission] | None:
@@ -136,13 +136,13 @@ class Graph:
         `before`: the submissions of the cell with other debug programs.
         """
         options = lowering_options(request, self._backend_code(request.backend.kind))
-        given = before["lowered"], before["quantized"], _soc(request), options, divisions
+        given = before["lowered"], before["quantized"], soc_of(request), options, divisions
         lowered = self._submit(divide_task, request, *given, workers=self._resources.workers_of(request))
         return before | {"lowered": lowered} | self._measured(request, lowered)
 
     def _measured(self, request: Request, lowered: Submission) -> dict[str, Submission]:
         """Submit the stages of a cell that follow the lowered program."""
-        soc, workers = _soc(request), self._resources.workers_of(request)
+        soc, workers = soc_of(request), self._resources.workers_of(request)
         devices = tuple(device for device in request.devices if can_run_on(device, request))
         with_onnxruntime = any(device.runner is RunnerKind.onnxruntime for device in devices)
         bundle = self._submit(bundle_task, request, lowered, request.measure, with_onnxruntime)
@@ -277,7 +277,7 @@ class Graph:
         self._on_progress(name, label, state)
 
 
-def _soc(request: Request) -> SocConfig | None:
+def soc_of(request: Request) -> SocConfig | None:
     """Return the SoC that the program of a cell depends on; None if it depends on none."""
     return request.soc if backend_of(request.backend.kind).needs_soc else None
 

@@ -111,7 +111,7 @@ def _rows(result: "SweepResult") -> list[tuple[dict[str, str], Counter[str]]]:
     """Return the names of every cell, and how many of its cases have each state."""
     counted: list[tuple[dict[str, str], Counter[str]]] = []
     for cell in result.cells:
-        names = {axis: str(cell[axis]) for axis in ("model", "scheme", "soc", "toolchain")}
+        names = {axis: str(cell[axis]) for axis in ("model", "scheme", "soc", "toolchain", "device")}
         counted.append((names, Counter(row["state"] for row in result.atlas if _is_of(row, names))))
     return counted
 
@@ -144,7 +144,7 @@ def _shown(result: "SweepResult", rows: list[tuple[dict[str, str], Counter[str]]
 
     facts = result.run
     heads = tuple(state.replace("_", " ") for state in CASE_STATES)
-    table = plain_table("collection", "scheme", "soc", "toolchain", "cases", *heads, right=("cases", *heads))
+    table = plain_table("collection", "scheme", "soc", "toolchain", "device", "cases", *heads, right=("cases", *heads))
     for names, states in rows:
         counts = (str(states[state]) if states[state] else "–" for state in CASE_STATES)
         table.add_row(*names.values(), str(states.total()), *counts)

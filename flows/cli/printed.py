@@ -115,6 +115,8 @@ class Plan(TypedDict):
 
 @_described
 class AtlasCell(CellNames):
+    device: str
+    """The device of the cell, or its farm."""
     states: Mapping[str, int]
     """The number of operator cases per state."""
     differing: Sequence[str]

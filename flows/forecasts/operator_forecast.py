@@ -25,7 +25,8 @@ class OperatorForecast:
 def evidence_of(plan: Plan) -> dict[str, AtlasEvidence]:
     """Return the evidence in the store's atlases, by backend; empty if there is no atlas."""
     store = Store.at(plan.artifacts, plan.cache_folder, plan.object_store)
-    rows = select(store, "atlas", (*ATLAS_COLUMNS, "backend"), problems=set())
+    found = select(store, "atlas", (*ATLAS_COLUMNS, "backend", "executed_on"), problems=set())
+    rows = [row for row in found if row["executed_on"] is None]  # a device says nothing about a compiler
     backends = {cell.request.backend.name for cell in plan.cells} if rows else ()
     return {backend: AtlasEvidence(row for row in rows if row["backend"] == backend) for backend in backends}
 

@@ -19,7 +19,7 @@ _RUNS = 10
 """How many runs are read together."""
 
 Key = tuple[str | None, ...]
-"""A case: the names of its cell without the device, and its own name."""
+"""A case: the names of its cell without the device, and its own name, see `_name`."""
 
 
 def case_trends(store: Store, run_id: str, cells: Sequence[Row], cases: Sequence[Row]) -> list[dict[str, Any]]:
@@ -54,7 +54,12 @@ def case_trends(store: Store, run_id: str, cells: Sequence[Row], cases: Sequence
 
 
 def _key(row: Row) -> Key:
-    return (*target(row), row["case"])
+    return (*target(row), _name(row))
+
+
+def _name(row: Row) -> str:
+    """Return the name of a case, with the device if it was not executed in the simulator."""
+    return row["case"] if row["executed_on"] is None else f"{row['case']} on {row['executed_on']}"
 
 
 def _rank(row: Row) -> float:
@@ -67,7 +72,7 @@ def _before(store: Store, run_id: str, tried: Collection[Key]) -> dict[Key, Row]
     latest: dict[Key, Row] = {}
     while runs and len(latest) < len(tried):
         runs, chunk = runs[:-_RUNS], runs[-_RUNS:]
-        rows = select(store, "atlas", ("run_id", *TARGET, "case", "state"), runs=chunk, problems=set())
+        rows = select(store, "atlas", ("run_id", *TARGET, "case", "executed_on", "state"), runs=chunk, problems=set())
         latest = {_key(row): row for row in rows if _key(row) in tried and row["state"] != "not_tried"} | latest
     return latest
 
@@ -84,4 +89,4 @@ def _row(
 ) -> dict[str, Any]:
     assessment = Assessment(verdict=verdict, first_bad_run=first_bad_run, nights=1, level=level)
     history = [Night(run=row["run_id"], value=_rank(row), passed=True) for row in (earlier, case)]
-    return trend_row(case, SERIES, SERIES, history, assessment, changed, operator=case["case"])
+    return trend_row(case, SERIES, SERIES, history, assessment, changed, operator=_name(case))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qnnsweep.tasks.atlas.collection import model_of
 from qnnsweep.tasks.atlas.in_process import SIMULATOR, captured, store_in
-from qnnsweep.tasks.atlas.states import of_comparison, of_wrong_output
+from qnnsweep.tasks.atlas.states import of_comparison
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.comparison.capture import compare_outputs, compare_samples, joined
 from qnnsweep.tasks.comparison.runtimes import equal_tensors
@@ -74,19 +74,21 @@ def compare_case(
 ) -> CaseOutcome:
     """Execute and compare a case that `compile_case` compiled in the same folder.
 
-    `control`: the capture of ONNX Runtime. If its tensors are others, the case is wrong, and no operator is blamed.
+    `control`: the capture of ONNX Runtime. If its tensors are others, `runtimes_differ` says so, and no operator is
+    blamed.
     """
     os.chdir(folder)
     store = store_in(Path())
     _set_stage("execute")
     capture = captured(bundle(lowered, options.measure, store=store), store)
-    equal: int | None = None
-    if control is not None:
-        try:
-            equal = equal_tensors(Capture(device=SIMULATOR, methods=(capture,)), control, store)
-        except RuntimesDiffer as error:
-            return of_wrong_output(case, lowered, str(error))
-    return replace(_compared(case, lowered, capture, options, store), equal_tensors=equal)
+    outcome = _compared(case, lowered, capture, options, store)
+    if control is None:
+        return outcome
+    try:
+        equal = equal_tensors(Capture(device=SIMULATOR, methods=(capture,)), control, store)
+    except RuntimesDiffer as error:
+        return replace(outcome, runtimes_differ=str(error))
+    return replace(outcome, equal_tensors=equal)
 
 
 def simulate_case(_ready: None, folder: Path, packed: Bundle, store: Store) -> Capture:
@@ -101,6 +103,7 @@ def compare_device(
 ) -> CaseOutcome:
     """Compare a case that a device executed, with the host and with the simulator of this machine."""
     os.chdir(folder)
+    _set_stage("compare")
     lowered, simulated = compiled.lowered, compiled.simulated
     assert lowered is not None, "a device has executed it"
     (method,) = lowered.methods

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,14 @@ from safetensors.numpy import save
 
 from qnnsweep.conf.schema import MeasureConfig
 from qnnsweep.tasks.bundle import bundle
-from qnnsweep.tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, OUTPUT_FOLDER, output_file, runner_arguments
+from qnnsweep.tasks.devices.runner_cli import (
+    DEBUG_OUTPUT,
+    ETDUMP,
+    OUTPUT_FOLDER,
+    last_lines,
+    output_file,
+    runner_arguments,
+)
 from qnnsweep.tasks.devices.triage import missing_operators
 from qnnsweep.tasks.records import (
     Blob,
@@ -47,7 +55,7 @@ def control_case(folder: Path, lowered: LoweredProgram, measure: MeasureConfig) 
     """
     os.chdir(folder)
     store, second = store_in(folder), folder / "second"
-    second.mkdir()
+    second.mkdir(exist_ok=True)  # a process that was killed may have created it
     os.chdir(second)
     packed = bundle(lowered, measure, True, store=store).for_onnxruntime()
     return Capture(device=SIMULATOR, methods=(captured(packed, store, program.main),))
@@ -55,8 +63,10 @@ def control_case(folder: Path, lowered: LoweredProgram, measure: MeasureConfig) 
 
 def captured(packed: Bundle, store: Store, run: Callable[[], int] = runner.main) -> CapturedMethod:
     """Run every launch of the bundle with a runner's code, in this process."""
+    for left in ("blobs", "work"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    Path("blobs").mkdir()
     for blob in packed.blobs:
-        Path("blobs").mkdir(exist_ok=True)
         Path("blobs", blob.sha256).symlink_to(store.path(blob))
     files: dict[str, tuple[Blob, Blob, Blob | None]] = {}
     for launch in packed.launches:
@@ -102,6 +112,8 @@ def _run(launch: Launch, run: Callable[[], int]) -> None:
     try:
         if (code := run()) != 0:
             raise RuntimeError(f"exit code {code}")
+    except SystemExit as ended:
+        raise RuntimeError(f"the {launch.title}: {last_lines(output_since(start).splitlines(), 1)}") from ended
     except RuntimeError as error:
         lacking = missing_operators(output_since(start), "")
         what = f"ExecuTorch's runtime lacks {', '.join(lacking)}; " if lacking else ""

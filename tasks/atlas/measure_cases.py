@@ -9,7 +9,7 @@ from qnnsweep.tasks.devices.execute import execute
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.native_runner import device_key
 from qnnsweep.tasks.devices.transport import require_success
-from qnnsweep.tasks.errors import DeviceError, EvidenceError, RunnerFailed
+from qnnsweep.tasks.errors import DeviceError, EvidenceError, LeaseLost, OutputSizeDiffers, RunnerFailed
 from qnnsweep.tasks.records import Bundle, Capture, CompiledCases, MeasuredCase, MeasuredCases, Toolchain
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
@@ -18,7 +18,7 @@ from qnnsweep.tasks.storage.store import Store
 def measure_cases(
     compiled: CompiledCases,
     devices: tuple[DeviceConfig, ...],
-    soc: SocConfig,
+    soc: SocConfig | None,
     _toolchain: Toolchain | None = None,
     *,
     store: Store,
@@ -27,17 +27,21 @@ def measure_cases(
     """Execute every case that has a program on free devices of the SoC; another device continues when one fails.
 
     `_toolchain`: the toolchain with which a local device runs its programs; used only for the cache key. A program that
-    fails on a device has a measurement that says so. Raises DeviceError when no device is left.
+    fails on a device has a measurement that says so. Raises DeviceError when no device is left, and EvidenceError for
+    files that are damaged in the store, or twice on their way.
     """
     waiting = [(one.case.name, one.bundle) for one in compiled.cases if one.bundle is not None]
     measured: list[MeasuredCase] = []
     while len(measured) < len(waiting):
         with farm.lease(devices, soc) as device:
-            try:
-                for name, bundle in waiting[len(measured) :]:
+            for name, bundle in waiting[len(measured) :]:
+                try:
                     measured.append(_measured(name, bundle, device, store))
-            except DeviceError as error:
-                farm.failed(device.name, error)
+                except DeviceError as error:
+                    is_lost = isinstance(error, LeaseLost)
+                    why = error if is_lost else DeviceError(f"the case {name}: {error}", problem=error.problem)
+                    farm.failed(device.name, why)
+                    break
     return MeasuredCases(cases=tuple(measured))
 
 
@@ -47,13 +51,13 @@ def _measured(name: str, bundle: Bundle, device: Device, store: Store) -> Measur
     try:
         try:
             capture = _captured(sent, device, store)
-        except EvidenceError:  # it may have come from the transfer; a program that returns a wrong output repeats it
+        except EvidenceError:  # it may have come from the transfer, and is not repeated then
             capture = _captured(sent, device, store)
         return MeasuredCase(case=name, device=device.name, capture=capture)
     except RunnerFailed as error:
         ending = "killed" if error.command.exit_code < 0 else "failed"
-        return MeasuredCase(case=name, device=device.name, failure=str(error), ending=ending, log=error.log)
-    except EvidenceError as error:
+        return MeasuredCase(case=name, device=device.name, failure=str(error), ending=ending, log=store.find(error.log))
+    except OutputSizeDiffers as error:
         return MeasuredCase(case=name, device=device.name, failure=str(error), ending="wrong output")
 
 
@@ -66,10 +70,13 @@ def _captured(bundle: Bundle, device: Device, store: Store) -> Capture:
 
 
 def _key_inputs(
-    compiled: CompiledCases, devices: tuple[DeviceConfig, ...], soc: SocConfig, toolchain: Toolchain | None = None
+    compiled: CompiledCases,
+    devices: tuple[DeviceConfig, ...],
+    soc: SocConfig | None,
+    toolchain: Toolchain | None = None,
 ) -> object:
     """Return what the result depends on; see `device_key`."""
-    bundles = [one.bundle for one in compiled.cases]
+    bundles = [(one.case.name, one.bundle) for one in compiled.cases]
     return (
         bundles,
         [device_key(device, soc) for device in sorted(devices, key=lambda device: device.name)],

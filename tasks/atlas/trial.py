@@ -89,14 +89,21 @@ class Trial:
             if isinstance(compiled, CaseOutcome):
                 part = replace(part, outcome=compiled)
             else:
-                packed = bundle(compiled, self._options.measure, with_onnxruntime, store=self._store)
-                part = replace(part, lowered=compiled, bundle=packed)
-                simulated = self._call("execute", simulate_case, folder, packed, self._store)
-                if isinstance(simulated, _Failure):
-                    part = replace(part, not_simulated=f"the simulator did not execute the case: {simulated.text}")
-                else:
-                    part = replace(part, simulated=simulated)
+                part = self._simulated(folder, part, compiled, with_onnxruntime)
         return replace(part, seconds=self._seconds, logs=tuple(self._blobs()))
+
+    def _simulated(
+        self, folder: Path, part: CompiledCase, compiled: LoweredProgram, with_onnxruntime: bool
+    ) -> CompiledCase:
+        try:
+            packed = bundle(compiled, self._options.measure, with_onnxruntime, store=self._store)
+        except EvidenceError as error:  # no device with ONNX Runtime executes the program
+            return replace(part, outcome=of_failed_run(self._case, compiled, "bundle", str(error), is_killed=False))
+        part = replace(part, lowered=compiled, bundle=packed)
+        simulated = self._call("execute", simulate_case, folder, packed, self._store)
+        if isinstance(simulated, _Failure):
+            return replace(part, not_simulated=f"the simulator did not execute the case: {simulated.text}")
+        return replace(part, simulated=simulated)
 
     def measured(self, compiled: CompiledCase, measured: MeasuredCase | None) -> tuple[CaseOutcome, Blob]:
         """Compare what a device returned. Return the outcome and the log. `measured`: None without a program."""
@@ -110,7 +117,7 @@ class Trial:
         assert measured is not None, "a program was executed"
         if measured.capture is not None:
             return self._compared_on_device(compiled, compiled.lowered, measured.capture)
-        self._logs += [measured.log] if measured.log else []
+        self._logs += [measured.log.sha256] if measured.log else []
         outcome = self._of_failure(compiled.lowered, measured)
         if compiled.simulated is None:
             return replace(outcome, simulator_why=compiled.not_simulated)
@@ -136,7 +143,7 @@ class Trial:
         """Return the outcome of a case on this machine. ONNX Runtime executes it before, if it can."""
         control: Capture | _Failure | None = None
         if self._options.second_runtime:
-            call = partial(self._workers.call, compiles=False)
+            call = partial(self._workers.call, compiles=False, urgent=True)  # the prepared process holds memory
             control = self._call("execute", control_case, folder, compiled, self._options.measure, call=call)
         capture = None if isinstance(control, _Failure) else control
         compared = self._call("compare", compare_case, folder, self._case, compiled, self._options, capture)
@@ -150,7 +157,12 @@ class Trial:
     def _compared_on_device(self, compiled: CompiledCase, lowered: LoweredProgram, capture: Capture) -> CaseOutcome:
         with self._store.scratch("case") as folder:
             compared = self._call("compare", compare_device, folder, compiled, capture, self._options, self._store)
-            return self._failed(folder, lowered, compared) if isinstance(compared, _Failure) else compared
+            if not isinstance(compared, _Failure):
+                return compared
+            if compared.cause == EvidenceError.__name__:  # of the store, or of the device's reply
+                raise EvidenceError(f"the case {self._case.name}: {compared.text}")
+            outcome = self._failed(folder, lowered, compared)
+        return replace(outcome, executed_on=capture.device, simulator_why="the comparison failed")
 
     def _of_failure(self, lowered: LoweredProgram, measured: MeasuredCase) -> CaseOutcome:
         """Return the outcome of a case that failed on the device."""

@@ -300,7 +300,7 @@ def _has_float16(lowered: LoweredMethod) -> bool:
     """Return whether a delegate computes in float16."""
     elements = {
         element
-        for delegate in (lowered.debug_facts.delegates if lowered.debug_facts else ())
+        for delegate in (lowered.debug_facts or lowered.facts).delegates
         for element in (delegate.precision, *(delegate.context.kernel_elements if delegate.context else ()))
     }
     return "float16" in elements

@@ -3,6 +3,7 @@
 Both execute the same compiled graph. So every difference is one of their arithmetic, or of what carries the tensors.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,8 +30,9 @@ _SIGN, _MAGNITUDE = 0x8000, 0x7FFF
 class SimulatorDifference:
     """How a device's tensors differ from the simulator's."""
 
-    equal: float
-    """The share of the elements, of all logged tensors and final outputs, that are equal code by code."""
+    equal: float | None
+    """The share of the elements, of all logged tensors and final outputs, that are equal code by code; None if none was
+    compared."""
     steps: float | None
     """The largest difference of two codes, in steps; None if no tensor has codes."""
     why: str | None
@@ -55,8 +57,9 @@ class _Pair:
 
     @property
     def fits(self) -> bool:
+        """Whether the elements can be compared. A boolean of QNN is logged as uint8 by one of the runtimes."""
         device, simulated = self.device.elements, self.simulated.elements
-        return (device.dtype, device.shape) == (simulated.dtype, simulated.shape)
+        return (device.itemsize, device.shape) == (simulated.itemsize, simulated.shape)
 
     @property
     def size(self) -> int:
@@ -64,7 +67,7 @@ class _Pair:
 
     @property
     def unequal(self) -> int:
-        """Return the number of elements that differ in a bit: all of them for tensors of other shapes or dtypes."""
+        """Return the number of elements that differ in a bit: all of them for tensors of other shapes or sizes."""
         if not self.fits:
             return self.size
         bits = f"u{self.device.elements.dtype.itemsize}"
@@ -77,7 +80,8 @@ class _Pair:
         if not self.fits:
             return None
         with np.errstate(invalid="ignore", over="ignore"):
-            error = np.abs(_ordered(self.device) - _ordered(self.simulated))
+            device, simulated = _ordered(self.device), _ordered(self.simulated)
+            error = np.where(device == simulated, 0.0, np.abs(device - simulated))
         largest = float(error.max(initial=0.0))
         return largest if np.isfinite(largest) else None
 
@@ -95,15 +99,19 @@ def against_simulator(
 ) -> SimulatorDifference:
     """Compare the tensors of a device with those of the simulator, code by code.
 
-    Only tensors that both have returned are compared. A float16 is compared as such: each of the two converts it to
-    float32 in its own way. Raises EvidenceError if a capture does not agree with its record.
+    What can depend on an operator on the CPU is left out: each runtime has kernels of its own. A float16 is compared as
+    such: each of the two converts it to float32 in its own way. A debug program that fails on the device alone is a
+    difference. Raises EvidenceError if a capture does not agree with its record.
     """
+    if simulated.debug and not capture.debug:
+        failure = next(iter(capture.failures.values()), "it was not executed")
+        return SimulatorDifference(equal=None, steps=None, why=f"the debug program, which the simulator ran: {failure}")
     logged = _pairs(_logged(lowered, capture, store), _logged(lowered, simulated, store))
     outputs = _pairs(_outputs(lowered, capture, store), _outputs(lowered, simulated, store))
     steps = (pair.largest for pair in (*logged, *outputs) if pair.device.has_codes)
     unequal, elements = (sum(getattr(pair, name) for pair in (*logged, *outputs)) for name in ("unequal", "size"))
     return SimulatorDifference(
-        equal=1 - unequal / max(elements, 1),
+        equal=1 - unequal / elements if elements else None,
         steps=max((largest for largest in steps if largest is not None), default=None),
         why=_why(logged, outputs),
     )
@@ -117,8 +125,8 @@ def _why(logged: list[_Pair], outputs: list[_Pair]) -> str | None:
     """Return the tensor at which the difference begins. `logged`: in the order in which they were logged."""
     unlike = [number for number, pair in enumerate(logged) if pair.unequal]
     if unlike:
-        first = logged[unlike[0]]
-        before = f"; all {unlike[0]} tensors logged before it are equal" if unlike[0] else ""
+        first, inputs = logged[unlike[0]], "; it is the first one: its inputs may be others"
+        before = f"; all {unlike[0]} tensors logged before it are equal" if unlike[0] else inputs
         after = f"; {len(unlike) - 1} later ones differ" if len(unlike) > 1 else ""
         return f"begins at {first.device.name}: {first.described}{before}{after}"
     wrong = [f"{pair.device.name}: {pair.described}" for pair in outputs if pair.unequal]
@@ -142,26 +150,35 @@ def _logged(lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> di
         rows = (*aligned.operators, *aligned.requantized)
         operators = {id(match.event): row.operator for row in rows for match in row.matches}
         times = Counter[tuple[object, ...]]()
+        first_on_cpu = min(
+            (
+                one.instruction_id
+                for one in dump.tensors
+                if one.delegate_identifier is None and not one.delegate_argument and not one.is_output
+            ),
+            default=sys.maxsize,
+        )
         for event in dump.tensors:
-            if event.run not in runs or event.is_output:
+            if event.run not in runs or event.delegate_identifier is None or event.instruction_id >= first_on_cpu:
                 continue
             key = (files.part, runs[event.run], event.instruction_id, event.delegate_identifier, event.name)
             times[key] += 1
             operator = operators.get(id(event))
-            is_inside = event.delegate_identifier is not None
             found[*key, times[key]] = _read(
                 f"{operator.target} ({operator.name})"
                 if operator is not None
                 else str(key[3] or f"instruction {key[2]}"),
                 tensor(event, buffer),
-                is_half=is_inside and bool(halves) if operator is None else operator.index in halves,
+                is_half=bool(halves) if operator is None else operator.index in halves,
                 is_quantized=operator is not None and operator.quantization is not None,
             )
     return found
 
 
 def _outputs(lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> dict[str, _Tensor]:
-    """Return the final outputs of the program that ships."""
+    """Return the final outputs of the program that ships; none if they can depend on an operator on the CPU."""
+    if any(row.subgraph is None and not row.constant for row in lowered.operators):
+        return {}
     halves, outputs = half_operators(lowered), load(store.read(capture.outputs))
     of_half = [index in halves for index in lowered.output_operators]
     return {
@@ -176,6 +193,8 @@ def _read(name: str, elements: Array, *, is_half: bool, is_quantized: bool) -> _
     if is_half and elements.dtype == np.float32:
         with np.errstate(over="ignore"):
             elements = read_half(elements).astype(np.float16)
+    if elements.dtype.kind == "f":
+        elements = np.where(np.isnan(elements), elements.dtype.type(np.nan), elements)  # one NaN for all its bits
     has_codes = elements.dtype == np.float16 or (is_quantized and elements.dtype.kind in "iu")
     return _Tensor(name=name, elements=elements, has_codes=has_codes)
 

@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from qnnsweep.tasks.devices.device import Device
 from qnnsweep.tasks.devices.runner_cli import DEBUG_OUTPUT, ETDUMP, output_file, step_input_file, step_output_file
 from qnnsweep.tasks.devices.transport import batches
-from qnnsweep.tasks.errors import DeviceError, EvidenceError
+from qnnsweep.tasks.errors import DeviceError, EvidenceError, OutputSizeDiffers
 from qnnsweep.tasks.records import (
     Blob,
     Capture,
@@ -163,7 +163,7 @@ def _arrived(
         if name in tensors:
             label, spec = tensors[name]
             if size != (expected := math.prod(spec.shape) * np.dtype(spec.dtype).itemsize):
-                raise EvidenceError(f"{label} has {size} bytes; {spec.dtype}{list(spec.shape)} has {expected}")
+                raise OutputSizeDiffers(f"{label} has {size} bytes; {spec.dtype}{list(spec.shape)} has {expected}")
     digests = _digests(result, names, device)
     arrays: dict[str, np.ndarray] = {}
     blobs: dict[str, Blob] = {}

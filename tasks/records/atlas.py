@@ -73,7 +73,10 @@ class CaseOutcome:
     """Share of the elements of the worst operator that the model of the arithmetic predicts, code by code."""
     equal_tensors: int | None = None
     """Number of tensors, inside the delegate and of the final outputs, that ONNX Runtime returned too, equal byte by
-    byte. Null if ONNX Runtime did not execute the case."""
+    byte. Null if ONNX Runtime did not execute the case, and if one of them differs."""
+    runtimes_differ: str | None = None
+    """What differs between ExecuTorch's runtime and ONNX Runtime, which executed the same compiled graph; null without
+    a difference. No operator is at fault, so the state does not depend on it."""
     executed_on: str | None = None
     """The device that executed the case, or failed to; null for this machine's simulator, and if that failed, too."""
     simulator_equal: Share | None = None
@@ -128,7 +131,7 @@ class MeasuredCase:
     capture: Capture | None = None
     failure: str | None = None
     ending: CaseEnding | None = None  # how the case failed
-    log: str | None = None  # the digest of the log of a failure
+    log: Blob | None = None  # of a failure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,11 +20,12 @@ _WRONG = ("wrong", "aborted")
 
 @dataclass(frozen=True, order=True, slots=True)
 class Column:
-    """A column of the grid: a scheme on an SoC, with a toolchain."""
+    """A column of the grid: a scheme on an SoC, with a toolchain and on a device."""
 
     scheme: str
     soc: str
     toolchain: str
+    device: str
 
     @property
     def title(self) -> str:
@@ -32,7 +33,8 @@ class Column:
 
     @property
     def place(self) -> str:
-        return self.soc if self.toolchain == "default" else f"{self.soc} {self.toolchain}"
+        names = self.soc, self.toolchain, self.device
+        return " ".join(name for name in names if name not in ("default", "local"))
 
 
 def render_atlas(run: RunFacts, rows: Sequence[Row]) -> str:
@@ -76,6 +78,11 @@ def atlas_markdown(run: RunFacts, rows: Sequence[Row]) -> str:
             if is_unlike(row)
         ],
         beside=[(c.title, f"{n}", f"{unlike}") for c, n, unlike in beside_simulator(_placed(rows))],
+        runtimes=[
+            (row["case"], column.title, row["runtimes_differ"])
+            for column, row in _placed(rows)
+            if row["runtimes_differ"]
+        ],
         differing=[
             (row["case"], column.title, row["executed_on"], simulator_size(row))
             for column, row in _placed(rows)
@@ -97,7 +104,7 @@ def _columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def _column(row: Row) -> Column:
-    return Column(scheme=row["scheme"], soc=row["soc"], toolchain=row["toolchain"])
+    return Column(scheme=row["scheme"], soc=row["soc"], toolchain=row["toolchain"], device=row["device"])
 
 
 def _totals(rows: Sequence[Row]) -> dict[tuple[str, Column], Counter[str]]:
@@ -127,7 +134,7 @@ def _cell(row: Row) -> Mapping[str, str | None]:
     final = row["final_snr_db"]
     size = f" {decimal(final)} dB" if final is not None and row["state"] in (*USABLE, "wrong", "cpu") else ""
     beside = simulator_size(row) if differs(row) else None
-    why = ". ".join(filter(None, (row["why"], beside))) or None
+    why = ". ".join(filter(None, (row["why"], beside, row["runtimes_differ"]))) or None
     return {"state": row["state"], "why": why, "size": f"{size} ≠ simulator" if beside else size}
 
 

@@ -56,7 +56,7 @@ def error_size(row: Row) -> str:
 
 def differs(row: Mapping[str, object]) -> bool:
     """Return whether a device has not returned what the simulator has."""
-    return row["executed_on"] is not None and row["simulator_equal"] != 1.0
+    return row["executed_on"] is not None and row["simulator_why"] is not None
 
 
 def beside_simulator(rows: Iterable[tuple[Where, Row]]) -> Iterator[tuple[Where, int, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class ChangingDevice:
     def changed(self, artifacts: Path) -> set[Case]:
         """Return the cases of which a program was changed. `artifacts`: those of the runs."""
         programs = _programs(artifacts)
-        return {programs[program] for program in self._log.read_text().splitlines()}
+        return {case for program in self._log.read_text().splitlines() for case in programs[program]}
 
     @property
     def _log(self) -> Path:
@@ -63,13 +64,14 @@ class ChangingDevice:
         return self.folder / "python"
 
 
-def _programs(artifacts: Path) -> dict[str, Case]:
-    """Map the digest of every program, as a device with ONNX Runtime gets it, to its case."""
-    found: dict[str, Case] = {}
+def _programs(artifacts: Path) -> dict[str, set[Case]]:
+    """Map the digest of every program, as a device with ONNX Runtime gets it, to its cases."""
+    found = defaultdict[str, set[Case]](set)
     for file in (artifacts / "results" / "records").iterdir():
         record = decode(file.read_bytes()) if file.name.startswith("compile_cases") else None
         for one in record.cases if isinstance(record, CompiledCases) else ():
             if one.bundle is not None and one.lowered is not None:
                 launches = one.bundle.for_onnxruntime().launches
-                found |= {launch.program.sha256: (one.case.name, one.lowered.scheme) for launch in launches}
+                for launch in launches:
+                    found[launch.program.sha256].add((one.case.name, one.lowered.scheme))
     return found

@@ -72,9 +72,12 @@ def test_an_output_that_is_changed_on_its_way_is_no_operators_fault(
     assert found.why.endswith("logged tensors are equal")
 
 
-def test_tensors_that_only_one_has_logged_are_left_out(
+def test_a_debug_program_that_only_the_simulator_ran_is_a_difference(
     lowered: LoweredProgram, capture: Capture, resources: Resources
 ) -> None:
     (method,) = capture.methods
-    found = compared(replace(method, debug=()), lowered, capture, resources)
-    assert found == SimulatorDifference(equal=1.0, steps=None, why=None)
+    shipping, debug = method.results[:2]
+    failed = replace(debug, failure="the debug program ended with SIGSEGV on board")
+    found = compared(replace(method, debug=(), results=(shipping, failed)), lowered, capture, resources)
+    assert (found.equal, found.steps) == (None, None)
+    assert found.why == "the debug program, which the simulator ran: the debug program ended with SIGSEGV on board"

@@ -14,7 +14,7 @@ from tests.program import Program
 pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 DAISY = 985
-MODELS = ("efficientnet_lite0", "minilm_l6", "digits_cnn", "tiny_gru", "tiny_llama", "silero_vad")
+MODELS = ("efficientnet_lite0", "minilm_l6", "digits_cnn", "tiny_gru")
 
 
 @pytest.fixture(scope="module")

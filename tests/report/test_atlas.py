@@ -13,9 +13,9 @@ from tests.sample_tables import RUN
 
 def row(case: str, scheme: str, state: str, **values: Any) -> dict[str, Any]:
     empty: dict[str, Any] = {column.name: None for column in columns(AtlasRow)}
-    names = {"model": "operator_suite", "scheme": scheme, "soc": "SM8650", "toolchain": "default", "targets": ()}
-    operator = case.partition("_")[0]
-    return {**empty, **names, "case": case, "operator": operator, "inputs": "float32[2]", "state": state, **values}
+    names = {"model": "operator_suite", "scheme": scheme, "soc": "SM8650", "toolchain": "default", "device": "local"}
+    of_case = {"case": case, "operator": case.partition("_")[0], "inputs": "float32[2]", "state": state, "targets": ()}
+    return {**empty, **names, **of_case, **values}
 
 
 ROWS = [

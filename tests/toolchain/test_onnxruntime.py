@@ -129,14 +129,22 @@ def test_an_operator_on_the_cpu_is_computed_by_pytorch_on_a_device_that_has_it(
     ask, lowered = divided
     first = contents(captured(ask, lowered, ask.device, resources), resources)
     second = contents(captured(ask, lowered, here(None), resources), resources)
-    # PyTorch rounds erf otherwise than ExecuTorch's kernel. The delegate that reads it rounds to its grid.
+    # PyTorch rounds erf otherwise than ExecuTorch's kernel, on each machine in other elements. The delegate that reads
+    # it rounds to its grid: rarely does a code change there, and then a sum of products by two steps at most.
     differences = unlike(first, second)
-    assert max(differences.values()) < 2e-7
-    assert set(differences) == {
+    of_cpu = {
         f"None/0/{run}/{instruction}/None/None/False/{is_argument}"
         for run in (0, 1)
         for instruction, is_argument in ((1, False), (2, True))
     }
+    assert {name for name in differences if not name.startswith("None/outputs/")} <= of_cpu
+    assert max(differences.get(name, 0.0) for name in of_cpu) < 2e-7
+    (method,) = lowered.methods
+    (output,) = method.output_operators
+    assert output is not None
+    grid = method.operators[output].quantization
+    assert grid is not None
+    assert all(size < 2.5 * grid.scale[0] for name, size in differences.items() if name not in of_cpu)
 
 
 def test_an_operator_on_the_cpu_is_computed_on_the_host_for_a_board_without_pytorch(
