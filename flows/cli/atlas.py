@@ -59,11 +59,15 @@ def atlas(
     example: scheme=16a8w soc=SM8650,SM8750 model.arguments.operators=[add,conv2d]
     """
     from qnnsweep.conf.atlas_plan import atlas_overrides, planned
+    from qnnsweep.conf.impossible import is_here
     from qnnsweep.flows.runs.regressions import regressions_table
     from qnnsweep.tasks.report.atlas_codes import differs
 
     overrides = atlas_overrides([*words.overrides, *([] if against is None else [f"device={against}"])])
     plan = planned(overrides, words.config_dirs)
+    if against is not None and all(map(is_here, plan.cells[0].request.devices)):
+        problem = "it is the simulator of this machine; name another device, or add device.runner=onnxruntime"
+        raise RequestError(problem, key="--against", value=against)
     if case is not None:
         from qnnsweep.flows.cells.case_model import case_yaml
 

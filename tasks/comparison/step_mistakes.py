@@ -103,12 +103,22 @@ def mistake_of(roles: Roles, ran: Ran, run: Callable[[Arrays], Arrays]) -> StepM
     right = run(ran.inputs)
     least = max(lowest_snr_db(roles, ran, right) + GAIN_DB, EXPLAINED_DB)
     explained: dict[StepMistake, float] = {
-        mistake: lowest_snr_db(roles, ran, run(inputs)) for mistake, inputs in altered(roles, ran)
+        mistake: lowest_snr_db(roles, ran, outputs)
+        for mistake, inputs in altered(roles, ran)
+        if (outputs := _answer(run, inputs)) is not None
     }
     first, second = sorted(explained, key=lambda mistake: explained[mistake], reverse=True)[:2]
     if explained[first] >= least:
         return first if explained[first] - explained[second] >= APART_DB else None
     return "other_rotation" if _has_other_rotation(roles, ran, right, run) else None
+
+
+def _answer(run: Callable[[Arrays], Arrays], inputs: Arrays) -> Arrays | None:
+    """Return the outputs of a step; None for a position after the last one of the context, which the model refuses."""
+    try:
+        return run(inputs)
+    except IndexError:
+        return None
 
 
 def altered(roles: Roles, ran: Ran) -> Iterator[tuple[StepMistake, list[Array]]]:
@@ -221,9 +231,14 @@ def _has_other_rotation(roles: Roles, ran: Ran, right: Arrays, run: Callable[[Ar
     """
     if roles.position is None:
         return False
-    moved = [*ran.inputs]
-    moved[roles.position] = moved[roles.position] + moved[roles.position].dtype.type(1)
-    other, found = run(moved), False
+    position, found = ran.inputs[roles.position], False
+    others = (
+        [*ran.inputs[: roles.position], moved, *ran.inputs[roles.position + 1 :]]
+        for moved in (position + 1, position - 1)
+    )
+    other = next((outputs for inputs in others if (outputs := _answer(run, inputs)) is not None), None)
+    if other is None:
+        return False
     first = min(roles.layers.values(), default=0)
     for output, axis in ((output, axis) for output, axis in roles.written.items() if roles.layers[output] == first):
         columns = (slice(None),) * (axis % right[output].ndim) + (slice(ran.keep),)

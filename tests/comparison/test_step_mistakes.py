@@ -139,6 +139,19 @@ def test_keys_that_are_rotated_in_another_way_are_named(name: str) -> None:
         assert mistake_of(roles, ran(step, outputs), run) == "other_rotation"
 
 
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_the_last_step_of_a_context_has_mistakes_too_but_none_at_a_later_position(tokens: int) -> None:
+    roles, run, _ = method("two layers", tokens)
+    step, random = step_of("two layers", tokens, 0), np.random.default_rng(0)
+    last = np.arange(CONTEXT - tokens, CONTEXT, dtype=np.int32)[None]
+    step = Ran(inputs=[*step.inputs[:2], last, *step.inputs[3:]], outputs=[], keep=None, before=step.before)
+    cases = dict(altered(roles, step))
+    with pytest.raises(IndexError):
+        run(cases.pop("position_later"))
+    assert mistake_of(roles, ran(step, noisy(run(cases["position_earlier"]), random)), run) == "position_earlier"
+    assert mistake_of(roles, ran(step, noisy(run(step.inputs), random, 2.0)), run) is None
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("share", [0.02, 0.5, 2.0])
 def test_noise_is_no_mistake(name: str, share: float) -> None:
