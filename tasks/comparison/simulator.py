@@ -106,7 +106,11 @@ def against_simulator(
     if simulated.debug and not capture.debug:
         failure = next(iter(capture.failures.values()), "it was not executed")
         return SimulatorDifference(equal=None, steps=None, why=f"the debug program, which the simulator ran: {failure}")
-    logged = _pairs(_logged(lowered, capture, store), _logged(lowered, simulated, store))
+    logged = [
+        pair
+        for pair in _pairs(_logged(lowered, capture, store), _logged(lowered, simulated, store))
+        if pair.device.elements.itemsize == pair.simulated.elements.itemsize  # ExecuTorch logs an int64 as uint8
+    ]
     outputs = _pairs(_outputs(lowered, capture, store), _outputs(lowered, simulated, store))
     steps = (pair.largest for pair in (*logged, *outputs) if pair.device.has_codes)
     unequal, elements = (sum(getattr(pair, name) for pair in (*logged, *outputs)) for name in ("unequal", "size"))
