@@ -18,6 +18,7 @@ from qnnsweep.tasks.devices.host_kernels import methods_of
 from qnnsweep.tasks.errors import RuntimesDiffer
 from qnnsweep.tasks.records import Capture, CapturedMethod
 from qnnsweep.tasks.records.keys import METHOD
+from qnnsweep.tasks.records.logs import LoggedTensor
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
 
@@ -85,18 +86,22 @@ def _logged(method: CapturedMethod, store: Store) -> Tensors:
         buffer = np.frombuffer(store.read(files.buffer), np.uint8)
         runs = dict(zip(sorted({one.run for one in dump.tensors}), files.samples, strict=False))
         times = Counter[tuple[Any, ...]]()
-        on_cpu = (
-            one.instruction_id
-            for one in dump.tensors
-            if one.delegate_identifier is None and not one.delegate_argument and not one.is_output
-        )
-        first_on_cpu = min(on_cpu, default=sys.maxsize)
-        for logged in dump.tensors:
-            if logged.delegate_identifier is not None and logged.instruction_id < first_on_cpu:
-                key = (files.part, runs.get(logged.run), logged.instruction_id, logged.delegate_identifier)
-                times[key] += 1
-                found[(times[key], *key)] = tensor(logged, buffer)
+        for logged in before_the_cpu(dump.tensors):
+            key = (files.part, runs.get(logged.run), logged.instruction_id, logged.delegate_identifier)
+            times[key] += 1
+            found[(times[key], *key)] = tensor(logged, buffer)
     return found
+
+
+def before_the_cpu(tensors: Sequence[LoggedTensor]) -> Iterator[LoggedTensor]:
+    """Yield the tensors that delegates logged before any operator on the CPU, on which nothing of them can depend."""
+    on_cpu = (
+        one.instruction_id
+        for one in tensors
+        if one.delegate_identifier is None and not one.delegate_argument and not one.is_output
+    )
+    first_on_cpu = min(on_cpu, default=sys.maxsize)
+    yield from (one for one in tensors if one.delegate_identifier is not None and one.instruction_id < first_on_cpu)
 
 
 def _is_equal(first: NDArray[Any], second: NDArray[Any]) -> bool:

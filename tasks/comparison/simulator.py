@@ -3,7 +3,6 @@
 Both execute the same compiled graph. So every difference is one of their arithmetic, or of what carries the tensors.
 """
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from qnnsweep.tasks.comparison.evidence import half_operators, inferences
+from qnnsweep.tasks.comparison.runtimes import before_the_cpu
 from qnnsweep.tasks.numerics.align import align
 from qnnsweep.tasks.numerics.arithmetic import read_half
 from qnnsweep.tasks.records import CapturedMethod, LoweredMethod
@@ -113,7 +113,8 @@ def against_simulator(
     ]
     outputs = _pairs(_outputs(lowered, capture, store), _outputs(lowered, simulated, store))
     steps = (pair.largest for pair in (*logged, *outputs) if pair.device.has_codes)
-    unequal, elements = (sum(getattr(pair, name) for pair in (*logged, *outputs)) for name in ("unequal", "size"))
+    unequal = sum(pair.unequal for pair in (*logged, *outputs))
+    elements = sum(pair.size for pair in (*logged, *outputs))
     return SimulatorDifference(
         equal=1 - unequal / elements if elements else None,
         steps=max((largest for largest in steps if largest is not None), default=None),
@@ -154,24 +155,14 @@ def _logged(lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> di
         rows = (*aligned.operators, *aligned.requantized)
         operators = {id(match.event): row.operator for row in rows for match in row.matches}
         times = Counter[tuple[object, ...]]()
-        first_on_cpu = min(
-            (
-                one.instruction_id
-                for one in dump.tensors
-                if one.delegate_identifier is None and not one.delegate_argument and not one.is_output
-            ),
-            default=sys.maxsize,
-        )
-        for event in dump.tensors:
-            if event.run not in runs or event.delegate_identifier is None or event.instruction_id >= first_on_cpu:
+        for event in before_the_cpu(dump.tensors):
+            if event.run not in runs:
                 continue
             key = (files.part, runs[event.run], event.instruction_id, event.delegate_identifier, event.name)
             times[key] += 1
             operator = operators.get(id(event))
             found[*key, times[key]] = _read(
-                f"{operator.target} ({operator.name})"
-                if operator is not None
-                else str(key[3] or f"instruction {key[2]}"),
+                f"{operator.target} ({operator.name})" if operator is not None else str(event.delegate_identifier),
                 tensor(event, buffer),
                 is_half=bool(halves) if operator is None else operator.index in halves,
                 is_quantized=operator is not None and operator.quantization is not None,

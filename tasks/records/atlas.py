@@ -83,7 +83,8 @@ class CaseOutcome:
     """Share of the elements, of all logged tensors and final outputs, equal to those of this machine's simulator. Null
     if no other device executed the case, or if the simulator did not."""
     simulator_steps: Steps | None = None
-    """Largest difference to the simulator, in steps of the grid; null for floats, and where `simulator_equal` is."""
+    """Largest difference to the simulator, in steps of the grid or of float16; null without such a tensor, and where
+    `simulator_equal` is null."""
     simulator_why: str | None = None
     """The operator at which the difference to the simulator begins, or why there is no comparison with it."""
     seconds: Seconds | None = None
