@@ -13,7 +13,7 @@ from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.device import Device, with_onnxruntime
 from qnnsweep.tasks.devices.execute import execute
 from qnnsweep.tasks.devices.farm import Farm
-from qnnsweep.tasks.devices.native_runner import device_key
+from qnnsweep.tasks.devices.native_runner import devices_key
 from qnnsweep.tasks.devices.transport import require_success
 from qnnsweep.tasks.errors import DeviceError, RunnerFailed, RuntimesDiffer
 from qnnsweep.tasks.records import Bundle, Capture, Toolchain
@@ -100,8 +100,7 @@ def _key_inputs(
     bundle: Bundle, devices: tuple[DeviceConfig, ...], soc: SocConfig | None, toolchain: Toolchain | None, _: str | None
 ) -> object:
     """Return what the result depends on. A device contributes its address and its runner, but not its deadlines."""
-    by_name = sorted(devices, key=lambda device: device.name)
-    return bundle, [device_key(device, soc) for device in by_name], soc, toolchain
+    return bundle, devices_key(devices, soc), soc, toolchain
 
 
 measure_task = stage(measure, version=5, key_inputs=_key_inputs)

@@ -115,11 +115,11 @@ class CollectionCells:
         options = case_options(request, workers.identity)
         devices = tuple(device for device in request.devices if can_run_on(device, request))
         batches, is_local = _Batches(), all(map(is_here, devices))
+        with_onnxruntime = any(device.runner is RunnerKind.onnxruntime for device in devices)
+        first: Task[..., Any] = try_cases_task if is_local else compile_cases_task
+        more = () if is_local else (with_onnxruntime,)
         for start, batch in _split(cases):
-            inputs: tuple[Any, ...] = batch, options, self._codes[request.model.name]
-            if not is_local:
-                inputs = *inputs, any(device.runner is RunnerKind.onnxruntime for device in devices)
-            first: Task[..., Any] = try_cases_task if is_local else compile_cases_task
+            inputs = batch, options, self._codes[request.model.name], *more
             if self._room is not None and not stored_result(first, workers.identity, *inputs, store=store):
                 if self._room < len(batch.cases):
                     self._all -= len(batch.cases)
@@ -144,7 +144,7 @@ class CollectionCells:
     ) -> list[PrefectFuture[Any]]:
         """Submit the measurement of a batch, and its comparison."""
         store, workers = self._resources.store, self._resources.workers_of(request)
-        upstream = Upstream(compiled, f"compile_cases {work_label('lower', request)} from {start}")
+        upstream = Upstream(compiled, _run_name(compile_cases_task, request, start))
         task = self._task(measure_cases_task, request, start, upstream)
         measured = task.submit(
             opaque(upstream),
@@ -154,7 +154,7 @@ class CollectionCells:
             store=store,
             farm=self._resources.farm_of(request),
         )
-        further = Upstream(measured, f"measure_cases {work_label('lower', request)} from {start}")
+        further = Upstream(measured, _run_name(measure_cases_task, request, start))
         task = self._task(compare_cases_task, request, start, upstream, further)
         compared = task.submit(opaque(upstream), opaque(further), options, store=store, workers=workers)
         return [measured, compared]
@@ -163,7 +163,7 @@ class CollectionCells:
         """Return the task for a batch. Measurements of earlier runs are reused only with `reuse=capture`."""
         return configure_task(
             task,
-            f"{task.name} {work_label('lower', request)} from {start}",
+            _run_name(task, request, start),
             store=self._resources.store,
             on_change=lambda _state: None,
             refresh=task.name == "measure_cases" and request.reuse is not Reuse.capture,
@@ -208,6 +208,11 @@ def case_options(request: Request, toolchain: Toolchain) -> CaseOptions:
         toolchain=toolchain,
         second_runtime=excludes_second_runtime(request) is None,
     )
+
+
+def _run_name(task: Task[..., Any], request: Request, start: int) -> str:
+    """Return the name of the task run of a batch. `start`: the position of its first case."""
+    return f"{task.name} {work_label('lower', request)} from {start}"
 
 
 def _split(cases: OperatorCases) -> Iterator[tuple[int, OperatorCases]]:

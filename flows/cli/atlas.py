@@ -131,7 +131,7 @@ def _beside(result: "SweepResult", differing: Sequence["Row"]) -> list[Renderabl
     executed = sum(row["executed_on"] is not None for row in result.atlas)
     if not executed:
         return []
-    line = f"{executed - len(differing)} of {plural(executed, 'case')} equal to the simulator bit by bit"
+    line = f"{executed - len(differing)} of {plural(executed, 'case')} equal to the simulator code by code"
     if not differing:
         return [line]
     table = plain_table("differs", "scheme", "soc", "device", "equal %", "how", right=("equal %",))

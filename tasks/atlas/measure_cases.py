@@ -7,7 +7,7 @@ from qnnsweep.tasks.devices.deploy import deploy
 from qnnsweep.tasks.devices.device import Device
 from qnnsweep.tasks.devices.execute import execute
 from qnnsweep.tasks.devices.farm import Farm
-from qnnsweep.tasks.devices.native_runner import device_key
+from qnnsweep.tasks.devices.native_runner import devices_key
 from qnnsweep.tasks.devices.transport import require_success
 from qnnsweep.tasks.errors import DeviceError, EvidenceError, LeaseLost, OutputSizeDiffers, RunnerFailed
 from qnnsweep.tasks.records import Bundle, Capture, CompiledCases, MeasuredCase, MeasuredCases, Toolchain
@@ -75,14 +75,8 @@ def _key_inputs(
     soc: SocConfig | None,
     toolchain: Toolchain | None = None,
 ) -> object:
-    """Return what the result depends on; see `device_key`."""
-    bundles = [(one.case.name, one.bundle) for one in compiled.cases]
-    return (
-        bundles,
-        [device_key(device, soc) for device in sorted(devices, key=lambda device: device.name)],
-        soc,
-        toolchain,
-    )
+    """Return what the result depends on; see `devices_key`."""
+    return [(one.case.name, one.bundle) for one in compiled.cases], devices_key(devices, soc), soc, toolchain
 
 
 measure_cases_task = stage(measure_cases, version=1, key_inputs=_key_inputs)

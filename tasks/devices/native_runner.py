@@ -1,7 +1,7 @@
 """The files that ExecuTorch's native `qnn_executor_runner` needs on a device, and their paths on this machine."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from qnnsweep.conf.devices import DeviceConfig, RunnerKind
@@ -44,8 +44,12 @@ def native_files(device: DeviceConfig, arch: int, environ: Mapping[str, str]) ->
     return files
 
 
-def device_key(device: DeviceConfig, soc: SocConfig | None) -> object:
-    """Return what a measurement on the device depends on: its address and its runner, but not its deadlines."""
+def devices_key(devices: Sequence[DeviceConfig], soc: SocConfig | None) -> list[object]:
+    """Return what a measurement on one of the devices depends on: addresses and runners, but not deadlines."""
+    return [_device_key(device, soc) for device in sorted(devices, key=lambda device: device.name)]
+
+
+def _device_key(device: DeviceConfig, soc: SocConfig | None) -> object:
     runner_files: list[object] = []
     if device.runner is RunnerKind.native and soc is not None:
         files = native_files(device, soc.arch, os.environ)

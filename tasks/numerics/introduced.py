@@ -138,12 +138,11 @@ def _wrong(measured: Introduced, difference: Difference, counted: Array | None) 
         return measured.steps.beyond(0)
     if not measured.gap.max_abs:
         return 0
-    differing = difference.differing
-    if difference.actual.half:  # the simulator converts a float16 to float32 with errors of 1.2e-7
-        with np.errstate(over="ignore"):
-            actual, expected = (one.elements.astype(np.float16) for one in (difference.actual, difference.expected))
-        differing = actual != expected
-    return int(np.count_nonzero(select(differing, counted)))
+    if not difference.actual.half:
+        return int(np.count_nonzero(select(difference.differing, counted)))
+    with np.errstate(over="ignore"):  # the simulator converts a float16 to float32 with errors of 1.2e-7
+        actual, expected = (one.elements.astype(np.float16) for one in (difference.actual, difference.expected))
+    return int(np.count_nonzero(select(actual != expected, counted)))
 
 
 def _odd(actual: Array, expected: Array) -> Array:
