@@ -144,9 +144,7 @@ def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
     assert lowered is not None
     parts = energies(reported_budget(comparison))
     (family,) = (family for family in FAMILIES if family.change == "16-bit weights")
-    by_index = {
-        operator.operator.index: operator for operator in operator_facts(comparison, lowered.methods[0]).values()
-    }
+    by_index = {operator.operator.index: operator for operator in operator_facts(comparison, lowered).values()}
     offers: list[tuple[OperatorFacts, Any]] = [
         (operator, family.offer(operator, scheme)) for operator in by_index.values()
     ]

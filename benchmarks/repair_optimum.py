@@ -79,7 +79,7 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
     workers, store, soc = resources.workers, resources.store, cell.request.soc
 
     def designed_db(scheme: SchemeConfig) -> float:
-        given = method, step.scheme, scheme, "qnn", soc, 0.0, store  # 0.0: nothing is compiled
+        given = [method], None, step.scheme, scheme, "qnn", soc, 0.0, store  # 0.0: nothing is compiled
         noise, refused = workers.call("cure", entrypoints.try_scheme, *given).value
         assert refused is None, refused
         return decibels(sum(noise[: len(result.search.samples)]) / len(result.search.samples))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from qnnsweep.conf.errors import RequestError
 from qnnsweep.conf.load import load
+from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.plan import Plan, PlannedCell, refuse_trend
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schema import Reuse
@@ -29,12 +30,10 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
             raise RequestError("a repair has only one value of this key; sweep soc instead", key=key)
     if first.model.cases is not None:
         raise RequestError("a collection of cases cannot be repaired", key="model", value=first.model.name)
-    if first.model.methods is not None:
-        problem = "only a model with one method can be repaired; scheme.overrides changes operators of a method by hand"
-        raise RequestError(problem, key="model", value=first.model.name)
-    if first.model.states is not None:
-        problem = "a model with states cannot be repaired: the search needs samples that do not depend on each other"
-        raise RequestError(problem, key="model", value=first.model.name)
+    for name in ("size_kib", "effective_bits") if first.model.methods or first.model.states else ():
+        if (most := getattr(first.target, name)) is not None:
+            problem = "the bits of the weights are searched for models with one method and without states alone"
+            raise RequestError(problem, key=f"target.{name}", value=str(most))
     if first.scheme.precision is not Precision.quantized:
         raise RequestError("only a quantized scheme can be repaired", key="scheme", value=first.scheme.name)
     if not (first.measure.dump_operators and first.measure.replay and first.measure.budget):
@@ -62,11 +61,26 @@ def _check_metric(target: TargetConfig) -> None:
 
 def _with_certificate(cell: PlannedCell) -> PlannedCell:
     """Return the cell with the samples of the certificate after those of the search, and with `reuse=capture`."""
-    request, evaluation = cell.request, cell.request.model.evaluation
-    assert evaluation is not None, "checked by qnnsweep.conf.check"
-    count = evaluation.count + request.certificate.samples
-    model = replace(request.model, evaluation=replace(evaluation, count=count))
+    request = cell.request
+    searched, model = _with_more_samples(request.model, request.certificate.samples)
     metrics = list(dict.fromkeys([*request.measure.metrics, *filter(None, [request.target.metric])]))
     measure = replace(request.measure, cures=max(request.measure.cures, _TRIALS), metrics=metrics)
-    changed = replace(request, model=model, measure=measure, searched_samples=evaluation.count, reuse=Reuse.capture)
+    changed = replace(request, model=model, measure=measure, searched_samples=searched, reuse=Reuse.capture)
     return replace(cell, request=changed)
+
+
+def _with_more_samples(model: ModelConfig, more: int) -> tuple[int, ModelConfig]:
+    """Return how many samples the search uses, and the model with these and `more` evaluation samples.
+
+    With states, a sample is a sequence of steps. A step reads the token of eager PyTorch, so that every step of a
+    search is compared, whatever the device would have chosen before.
+    """
+    if model.driver is not None:
+        model = replace(model, driver=replace(model.driver, tokens="teacher_forced"))
+    if model.evaluation is not None:
+        count = model.evaluation.count
+        return count, replace(model, evaluation=replace(model.evaluation, count=count + more))
+    sampled = [(method, method.evaluation) for method in model.methods or () if method.evaluation is not None]
+    count = max(evaluation.count for _, evaluation in sampled)
+    methods = [replace(method, evaluation=replace(data, count=count + more)) for method, data in sampled]
+    return count, replace(model, methods=methods)

@@ -100,6 +100,4 @@ def _unseen(search: Search, store: Store) -> tuple[list[int], int]:
     exported = search.steps[0].complete[0].exported
     if exported is None:
         return [], 0
-    (method,) = exported.methods
-    unseen = unseen_samples(method, len(search.samples), store)
-    return unseen, len(method.sample_names) - len(search.samples) - len(unseen)
+    return unseen_samples(exported.methods, len(search.samples), store)

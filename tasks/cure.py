@@ -39,16 +39,13 @@ def cure(
 ) -> Cures:
     """Try changes of the scheme on all samples of the cell, without a device, until one helps.
 
-    `count`: how many changes are tried at most. `target`: its limits of the size count. A model with several methods or
-    with states, and a float scheme, have none. A change that the quantizer, the host or the compiler refuses is a trial
-    with the reason.
+    `count`: how many changes are tried at most. `target`: its limits of the size count. A float scheme has none. A
+    change that the quantizer, the host or the compiler refuses is a trial with the reason.
     """
-    if lowered.model.driven is not None or lowered.methods[0].exported.method is not None:
-        return Cures(trials=())
-    method, silent = lowered.methods[0], workers.reporting(lambda: None)  # the first call reports the start
+    silent = workers.reporting(lambda: None)  # the first call reports the start
     subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
-    promise = Promise(comparison, lowered)
-    most_noise = max(promise.design, default=0.0) / 10 ** (_COMPILED_FROM_DB / 10)
+    driven = lowered.model.driven
+    plan = None if driven is None else driven.plan
     allocations: list[Allocation] = []
     trials: dict[tuple[object, ...], Trial] = {}
     calls = iter([workers])
@@ -56,11 +53,18 @@ def cure(
     def call(function: Callable[..., Any], *given: Any) -> CallResult[Any]:
         return next(calls, silent).call("cure", function, *given, subject=subject)
 
+    before: tuple[float, ...] = ()
+    if plan is not None and candidates(comparison, lowered, scheme, target):
+        given = lowered.methods, plan, scheme, scheme, kind, soc, math.inf, store
+        before = tuple(call(entrypoints.try_scheme, *given).value[0])
+    promise = Promise(comparison, lowered, before)
+    most_noise = max(promise.design.values(), default=0.0) / 10 ** (_COMPILED_FROM_DB / 10)
+
     def helps(candidate: Candidate) -> bool:
         """Try a candidate, and return whether no other one need be tried."""
         # Of a change for the device's own error, the host can show only that it compiles.
         limit = math.inf if candidate.is_needed or candidate.cause == "device" else most_noise
-        given = method, scheme, candidate.scheme, kind, soc, limit, store
+        given = lowered.methods, plan, scheme, candidate.scheme, kind, soc, limit, store
         trial = trials[candidate.key] = _trial(candidate, partial(call, entrypoints.try_scheme, *given))
         promised = promise.of(candidate, trial)
         return promised is not None and (promised.predicted_db >= OF_USE_DB or candidate.is_needed)
@@ -74,6 +78,7 @@ def cure(
 
     def other_bits_help() -> bool:
         """Try the best bits of the weights, and return whether no other change need be tried."""
+        (method,) = lowered.methods  # only such a model can have a target of the size
         for change, weights in choices_of(method, scheme):
             given = method, weights, most_bits_of(target, lowered, weights), store
             bits = tuple(call(entrypoints.best_bits, *given).value)
@@ -89,7 +94,7 @@ def cure(
 
     if most_weight_bits(target, lowered) is None or not other_bits_help():
         any(helps(candidate) for candidate in offered()[:count])
-    return Cures(trials=tuple(trials.values()), allocations=tuple(allocations))
+    return Cures(trials=tuple(trials.values()), allocations=tuple(allocations), before=before)
 
 
 def _trial(candidate: Candidate, call: Callable[[], CallResult[tuple[list[float], str | None]]]) -> Trial:
@@ -128,4 +133,4 @@ def _key_inputs(
     return lowered, comparison, changes
 
 
-cure_task = stage(cure, version=11, key_inputs=_key_inputs)
+cure_task = stage(cure, version=12, key_inputs=_key_inputs)

@@ -138,7 +138,7 @@ def test_the_rung_designed_has_the_noise_of_the_device(
     comparison = compared(resources, lowered, capture, replay=False)
     snr_db: dict[str, float] = {}
     for rung in ("edge", "designed", "device"):
-        noise = noise_by_sample(row for row in comparison.outputs if row.rung == rung)
+        noise = [*noise_by_sample(row for row in comparison.outputs if row.rung == rung).values()]
         snr_db[rung] = in_db(float(np.mean(noise))) or 0.0
     # The weights alone make less noise than the weights and the grids, which make that of the device.
     assert snr_db["edge"] > snr_db["device"] + 1

@@ -25,7 +25,7 @@ def worst_rung(outputs: Iterable[OutputComparison]) -> Rung | None:
     noise: dict[Rung, float] = {}
     for rung in SHIPPING_RUNGS:
         if samples := noise_by_sample(row for row in rows if row.rung == rung):
-            noise[rung] = fmean(samples)
+            noise[rung] = fmean(samples.values())
             if math.isinf(noise[rung]):
                 return rung
     rungs, levels = list(noise), list(noise.values())

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from qnnsweep.tasks.records import OutputComparison
 from qnnsweep.tasks.records.vocabulary import Difference, OperatorStatus
 
+MethodSample = tuple[str | None, int]
+"""The name of a method, None for a model with one method, and the number of one of its samples."""
 _ORDER: tuple[Difference | None, ...] = (None, "none", "finite", "infinite")
 _LARGEST_EXPONENT = 300  # 10 ** 309 is more than float64 can hold
 
@@ -22,14 +24,14 @@ def noise_to_signal(status: OperatorStatus, snr_db: float | None) -> float:
     return math.inf if snr_db is None else 10 ** min(-snr_db / 10, _LARGEST_EXPONENT)
 
 
-def noise_by_sample(outputs: Iterable[OutputComparison]) -> list[float]:
+def noise_by_sample(outputs: Iterable[OutputComparison]) -> dict[MethodSample, float]:
     """Return, per sample of a method, the largest noise-to-signal ratio of its outputs. `outputs`: of one rung."""
-    largest: dict[tuple[str | None, int], float] = {}
+    largest: dict[MethodSample, float] = {}
     for row in outputs:
         noise = noise_to_signal(row.status, row.gap.snr_db)
         sample = row.method, row.sample
         largest[sample] = max(noise, largest.get(sample, 0.0))
-    return list(largest.values())
+    return largest
 
 
 def lowest_snr(compared: Sequence[tuple[OperatorStatus, float | None]]) -> tuple[Difference | None, float | None]:

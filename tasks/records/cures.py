@@ -16,8 +16,8 @@ class Trial:
     change: str
     operators: tuple[str, ...]
     noise: tuple[float, ...]
-    """Per evaluation sample, the noise-to-signal ratio of the worst final output at the rung `designed`; empty if the
-    change was refused."""
+    """Per method and evaluation sample, the noise-to-signal ratio of the worst final output at the rung `designed`;
+    empty if the change was refused."""
     refused: str | None
     """Why the change cannot be applied, computed or compiled; None if it can."""
 
@@ -56,3 +56,6 @@ class Cures:
     trials: tuple[Trial, ...]
     allocations: tuple[Allocation, ...] = ()
     """The best bits of the weights within the target's limits of the size; empty without such a limit."""
+    before: tuple[float, ...] = ()
+    """The noise as in `Trial.noise`, without a change. Only of a model with states, whose steps a trial runs one after
+    the other; the outputs of the rung `designed` are those of single steps."""

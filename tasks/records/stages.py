@@ -5,6 +5,7 @@ with its record and left out of the record's digest. A field with `IDENTITY_UNLE
 None, so that a new field does not change the digests of records without it.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -226,6 +227,17 @@ class ExportedMethod:
         """The positions of the outputs that are no states; of all outputs if every output is a state."""
         outputs = tuple(range(len(self.outputs)))
         return tuple(output for output in outputs if output not in (self.states or ())) or outputs
+
+    @property
+    def of_model(self) -> tuple[int, ...]:
+        """Per sample, the number of the sample of the model: with states, that of the sequence of its step."""
+        if self.positions is None:
+            return tuple(range(len(self.sample_names)))
+        return tuple(place.sequence for place in self.positions)
+
+    def samples_of(self, of_model: Container[int]) -> list[int]:
+        """Return the samples that belong to these samples of the model."""
+        return [sample for sample, number in enumerate(self.of_model) if number in of_model]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

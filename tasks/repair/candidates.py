@@ -80,21 +80,22 @@ def candidates(
     Those that are needed come before all others. `target`: its limits of the size count. `allocations`: the best
     bits of the weights within these limits. `most_bytes`: by how many bytes the program may grow.
     """
-    method, *others = lowered.methods
     # The samples of a certificate have no effect.
-    searched = tuple(row for row in comparison.outputs if row.sample < method.choosable)
+    choosable = {method.exported.method: method.choosable for method in lowered.methods}
+    searched = tuple(row for row in comparison.outputs if row.sample < choosable.get(row.method, 0))
     parts = energies(reported_budget(replace(comparison, outputs=searched)))
-    if scheme.precision is not Precision.quantized or not parts or others:
+    if scheme.precision is not Precision.quantized or not parts:
         return []
-    search = _Search(operator_facts(comparison, method), parts, scheme, lowered.program.size)
+    search = _Search(operator_facts(comparison, lowered), parts, scheme, lowered.program.size)
     most_bits = None if target is None else most_weight_bits(target, lowered)
     offered: list[Candidate] = []
     if most_bits is not None:
-        most_bytes = min(most_bytes, (most_bits - method.weight_bits) / _BITS_PER_BYTE)
-        is_needed = most_bits < method.weight_bits
+        weight_bits = sum(method.weight_bits for method in lowered.methods)
+        most_bytes = min(most_bytes, (most_bits - weight_bits) / _BITS_PER_BYTE)
+        is_needed = most_bits < weight_bits
         offered += [new for found in allocations for new in search.of_bits(found, is_needed=is_needed)]
     offered += [candidate for family in FAMILIES for candidate in search.candidates(family, most_bytes)]
-    offered += search.of_scheme(method.exported.calibration_samples)
+    offered += search.of_scheme(max(method.exported.calibration_samples for method in lowered.methods))
     by_scheme: dict[str, Candidate] = {}
     for candidate in sorted(offered, key=_rank):
         by_scheme.setdefault(str(candidate.scheme), candidate)

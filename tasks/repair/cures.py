@@ -5,14 +5,7 @@ from dataclasses import dataclass
 
 from qnnsweep.tasks.records import Comparison, Cures, LoweredProgram, Trial
 from qnnsweep.tasks.repair.candidates import Candidate
-from qnnsweep.tasks.repair.prediction import (
-    LOWEST,
-    Statistic,
-    gain_db,
-    noise_of_design,
-    noise_on_device,
-    predicted_noise,
-)
+from qnnsweep.tasks.repair.prediction import LOWEST, Statistic, gain_db, noise_at, predicted_noise
 from qnnsweep.tasks.repair.wording import gain_in_words
 
 OF_USE_DB = 1.0
@@ -47,7 +40,7 @@ def cures(
     `is_measured`: whether the changes will be measured; see `Promise`.
     """
     trials = {_key(trial): trial for trial in tried.trials}
-    promise = Promise(comparison, lowered, statistic, is_measured=is_measured)
+    promise = Promise(comparison, lowered, tried.before, statistic, is_measured=is_measured)
     found = [
         cure
         for candidate in offered
@@ -59,31 +52,39 @@ def cures(
 class Promise:
     """What the trials of a cell's candidates promise for the number that the target is about.
 
-    `is_measured`: whether the changes will be measured. Then a change for the device's own error is assumed to remove
-    it at its operators, which no trial on the host shows.
+    `before`: the noise of `Cures.before`. `is_measured`: whether the changes will be measured. Then a change for the
+    device's own error is assumed to remove it at its operators, which no trial on the host shows.
     """
 
     def __init__(
         self,
         comparison: Comparison,
         lowered: LoweredProgram,
+        before: Sequence[float] = (),
         statistic: Statistic = LOWEST,
         *,
         is_measured: bool = False,
     ) -> None:
-        samples = lowered.methods[0].choosable
         self._statistic, self._is_measured = statistic, is_measured
-        self._device = noise_on_device(comparison, samples)
-        self.design = noise_of_design(comparison, samples)
+        self._samples = [
+            (method.exported.method, sample) for method in lowered.methods for sample in range(method.choosable)
+        ]
+        self._device = noise_at("device", comparison)
+        self.design = dict(zip(self._samples, before, strict=True)) if before else noise_at("designed", comparison)
         """The noise of every sample at the rung `designed` before a change."""
 
     def of(self, candidate: Candidate, trial: Trial) -> Cure | None:
         """Return a candidate with its predicted gain; None if it is refused, or if nothing can be predicted."""
-        device = self._device
-        if trial.refused is not None or not len(trial.noise) == len(device) == len(self.design):
+        # A step after another token than eager PyTorch's is not compared.
+        known = [number for number, sample in enumerate(self._samples) if sample in self._device]
+        samples = [self._samples[number] for number in known]
+        if trial.refused is not None or len(trial.noise) != len(self._samples) or not known:
+            return None
+        if any(sample not in self.design for sample in samples):
             return None
         removed = candidate.device_share if self._is_measured else 0.0
-        noise = predicted_noise(device, self.design, trial.noise, removed)
+        device, design = ([noise[sample] for sample in samples] for noise in (self._device, self.design))
+        noise = predicted_noise(device, design, [trial.noise[number] for number in known], removed)
         gains = [gain_db(LOWEST([before]), LOWEST([after])) for before, after in zip(device, noise, strict=True)]
         gain = gain_db(self._statistic(device), self._statistic(noise))
         return Cure(candidate=candidate, predicted_db=gain, lowest_db=min(gains), highest_db=max(gains))

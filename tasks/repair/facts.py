@@ -1,20 +1,26 @@
-"""What the search for a repair must know about each operator, over all captured samples."""
+"""What the search for a repair must know about each operator, over all captured samples.
+
+The methods of a model with states are calibrated together, and pass states to each other. A value that each of them
+computes has one grid, and a change of the scheme is one of all methods.
+"""
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from qnnsweep.tasks.records import (
     BiasUse,
     Comparison,
     InputUse,
     LoweredMethod,
+    LoweredProgram,
     Operator,
     OperatorComparison,
     Quantization,
     TensorSpec,
 )
+from qnnsweep.tasks.records.methods import in_method, named_operator
 from qnnsweep.tasks.repair.schemes import Selector
 
 _FAR = 0.01  # of the width of a grid: sigmoid's grid ends 0.4 % below 1
@@ -83,27 +89,103 @@ class OperatorFacts:
         return None if (qparams := self.operator.quantization) is None else qparams.ends
 
 
-def operator_facts(comparison: Comparison, lowered: LoweredMethod) -> dict[str, OperatorFacts]:
-    """Return the facts about every operator that computes something, and about every input, by their names."""
+def operator_facts(comparison: Comparison, lowered: LoweredProgram) -> dict[str, OperatorFacts]:
+    """Return the facts about every operator that computes something, and about every input.
+
+    The facts are by the names in the program, and inputs have negative indices.
+    """
+    driven, found = lowered.model.driven, dict[str, OperatorFacts]()
+    is_shared = _shared(lowered.methods) if driven is not None else lambda _: len(lowered.methods) == 1
+    first = inputs = 0
+    for method in lowered.methods:
+        name = method.exported.name
+        states = {link.input for link in driven.plan.links if link.to_method == name} if driven is not None else set()
+        of_method = _method_facts(comparison, method, first, inputs, states)
+        first, inputs = first + len(method.operators), inputs + len(method.exported.inputs)
+        found |= {
+            name: facts
+            if facts.selector is None or is_shared(facts.selector)
+            else replace(facts, selector=facts.selector._replace(method=method.exported.method))
+            for name, facts in of_method.items()
+        }
+    return found if driven is None else dict(_joined(found, lowered.methods))
+
+
+def _shared(methods: Sequence[LoweredMethod]) -> Callable[[Selector], bool]:
+    """Return whether a selector selects the same in every method: the same input, or operators of the same module."""
+    computed = [defaultdict[str, list[tuple[str, str]]](list) for _ in methods]
+    for by_node, method in zip(computed, methods, strict=True):
+        for operator in method.operators:
+            if operator.source_nodes and not operator.constant:
+                by_node[operator.source_nodes[-1]].append((operator.target, operator.module_path))
+    inputs = [{spec.name for spec in method.exported.inputs} for method in methods]
+
+    def is_shared(selector: Selector) -> bool:
+        if selector.kind == "input":
+            return all(selector.name in names for names in inputs)
+        first, *others = (by_node[selector.name] for by_node in computed)
+        return all(other == first for other in others)
+
+    return is_shared
+
+
+def _joined(
+    found: Mapping[str, OperatorFacts], methods: Sequence[LoweredMethod]
+) -> Iterator[tuple[str, OperatorFacts]]:
+    """Yield the facts about the operators of all methods. Those that are shared have the uses of all methods."""
+    names = [method.exported.method for method in methods]
+    for name, facts in found.items():
+        local = name.removeprefix(f"{facts.operator.method}/")
+        same = [found.get(in_method(local, method)) for method in names]
+        if facts.selector is None or facts.selector.method is not None or len(same) == 1 or None in same:
+            yield name, facts
+            continue
+        uses = [other for other in same if other is not None]
+        codes = [use.codes_used for use in uses if use.codes_used is not None]
+        yield (
+            name,
+            replace(
+                facts,
+                least=min((use.least for use in uses if use.least is not None), default=None),
+                largest=max((use.largest for use in uses if use.largest is not None), default=None),
+                clipped_elements=sum(use.clipped_elements for use in uses),
+                codes_used=(min(low for low, _ in codes), max(high for _, high in codes)) if codes else None,
+                before_softmax=any(use.before_softmax for use in uses),
+                bias_use=facts.bias_use or next((use.bias_use for use in uses if use.bias_use is not None), None),
+            ),
+        )
+
+
+def _method_facts(
+    comparison: Comparison, lowered: LoweredMethod, first: int, inputs: int, states: Collection[int]
+) -> dict[str, OperatorFacts]:
+    """Return the facts about a method. `first`, `inputs`: the numbers of operators and inputs of those before it.
+
+    `states`: the positions of the inputs that are states, which no override can change.
+    """
+    method = lowered.exported.method
+    operators = [named_operator(operator, method, first) for operator in lowered.operators]
     rows: dict[int, list[OperatorComparison]] = defaultdict(list)
     for row in comparison.operators:
         rows[row.operator.index].append(row)
     readers: dict[int, list[int]] = defaultdict(list)
-    for operator in lowered.operators:
+    for operator in operators:
         for source in operator.sources:
             readers[source].append(operator.index)
-    by_index = {operator.index: operator for operator in lowered.operators}
+    by_index = {operator.index: operator for operator in operators}
     bias_uses = {use.operator_index: use for use in comparison.bias_uses}
     types: dict[str, set[str]] = defaultdict(set)
-    for operator in lowered.operators:
+    for operator in operators:
         if operator.source_nodes and not operator.constant and not operator.unused:
             types[operator.source_nodes[-1]] |= {_type(operator)} & _TYPES
     uses = {use.input: use for use in comparison.input_uses}
-    inputs = {
-        spec.name: _input_facts(-1 - number, spec, qparams, uses.get(spec.name))
-        for number, (spec, qparams) in enumerate(zip(lowered.exported.inputs, lowered.input_qparams, strict=True))
-    }
-    return inputs | {
+    given: dict[str, OperatorFacts] = {}
+    for number, (spec, qparams) in enumerate(zip(lowered.exported.inputs, lowered.input_qparams, strict=True)):
+        name = in_method(spec.name, method)
+        facts = _input_facts(-1 - inputs - number, spec, qparams, uses.get(name))
+        operator = replace(facts.operator, method=method, name=name)
+        given[name] = replace(facts, operator=operator, selector=None if number in states else facts.selector)
+    return given | {
         operator.name: _facts(
             operator,
             rows[operator.index],
@@ -111,9 +193,9 @@ def operator_facts(comparison: Comparison, lowered: LoweredMethod) -> dict[str, 
             by_index,
             bias_uses.get(operator.index),
             [index for index in operator.sources if len(readers[index]) == 1 and not by_index[index].constant],
-            _selector(operator, types),
+            _selector(operator, lowered.operators[operator.index - first].name, types),
         )
-        for operator in lowered.operators
+        for operator in operators
         if not operator.constant and not operator.unused
     }
 
@@ -122,10 +204,13 @@ def _type(operator: Operator) -> str:
     return operator.target.removeprefix("aten.").partition(".")[0]
 
 
-def _selector(operator: Operator, types: Mapping[str, Collection[str]]) -> Selector | None:
-    """Return what selects an operator. `types`: per node, the types of `_TYPES` that its operators have."""
-    node = operator.source_nodes[-1] if operator.source_nodes else operator.name
-    if node == operator.name:  # a pass of the edge graph inserted it
+def _selector(operator: Operator, name: str, types: Mapping[str, Collection[str]]) -> Selector | None:
+    """Return what selects an operator in its method.
+
+    `name`: of the operator in its method. `types`: per node, the types of `_TYPES` that its operators have.
+    """
+    node = operator.source_nodes[-1] if operator.source_nodes else name
+    if node == name:  # a pass of the edge graph inserted it
         return None
     is_one_of_several = _type(operator) in _TYPES and len(types[node]) > 1
     return Selector(node, operator=_type(operator) if is_one_of_several else None)

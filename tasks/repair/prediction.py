@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qnnsweep.tasks.numerics.noise import decibels, noise_by_sample
+from qnnsweep.tasks.numerics.noise import MethodSample, decibels, noise_by_sample
 from qnnsweep.tasks.records import Comparison
 from qnnsweep.tasks.records.vocabulary import Rung
 
@@ -43,22 +43,11 @@ class Statistic:
 LOWEST = Statistic()
 
 
-def noise_on_device(comparison: Comparison, samples: int | None = None) -> list[float]:
-    """Return the noise of the first samples on the device; None for all."""
-    return _noise(comparison, "device", samples)
-
-
-def noise_of_design(comparison: Comparison, samples: int) -> list[float]:
-    """Return the noise of the first samples at the rung `designed`; empty if the host cannot compute it."""
-    return _noise(comparison, "designed", samples)
-
-
-def _noise(comparison: Comparison, rung: Rung, samples: int | None) -> list[float]:
+def noise_at(rung: Rung, comparison: Comparison) -> dict[MethodSample, float]:
+    """Return the noise of every sample at a rung: on the device, or at the rung `designed`. Not all may have one."""
     # Outputs of integers have no SNR that counts.
     rows = [row for row in comparison.outputs if row.rung == rung and row.equal_elements is None]
-    return noise_by_sample(
-        row for row in rows if row.status not in ("diverged", "no_value") and (samples is None or row.sample < samples)
-    )
+    return noise_by_sample(row for row in rows if row.status not in ("diverged", "no_value"))
 
 
 def predicted_noise(

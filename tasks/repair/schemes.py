@@ -23,11 +23,14 @@ class Selector(NamedTuple):
     kind: Literal["node", "input"] = "node"
     operator: str | None = None
     """The type of the operator, if the node becomes several that can be told apart."""
+    method: str | None = None
+    """The method that has it; None if every method of the model has it, and for a model with one method."""
 
     @property
     def patterns(self) -> dict[str, str]:
         """The patterns of an override with this selector."""
-        return {self.kind: self.name} | ({} if self.operator is None else {"operator": self.operator})
+        others = {"operator": self.operator, "method": self.method}
+        return {self.kind: self.name} | {kind: name for kind, name in others.items() if name is not None}
 
 
 def with_settings(scheme: SchemeConfig, by_selector: Mapping[Selector, Settings]) -> SchemeConfig:
@@ -62,8 +65,8 @@ def _may_select(override: SchemeOverride, selector: Selector) -> bool:
     """Return whether the override may select the same. Its module is not compared."""
     if (override.input is not None) is not (selector.kind == "input"):
         return False
-    types = override.operator, selector.operator
-    if None not in types and not fnmatchcase(types[1] or "", types[0] or ""):
-        return False
+    for pattern, name in ((override.operator, selector.operator), (override.method, selector.method)):
+        if pattern is not None and name is not None and not fnmatchcase(name, pattern):
+            return False
     pattern = getattr(override, selector.kind)
     return pattern is None or fnmatchcase(selector.name, pattern)

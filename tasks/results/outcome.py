@@ -142,7 +142,7 @@ def finals(comparison: Comparison, named: Mapping[str, str] = _NONE_NAMED, *, cl
             if row.previous_status is not None and row.previous_status != "no_value"
         ]
     )
-    mean_snr_db, mean_snr_db_low, mean_snr_db_high = _mean_snr(noise_by_sample(measured))
+    mean_snr_db, mean_snr_db_low, mean_snr_db_high = _mean_snr([*noise_by_sample(measured).values()])
     agreeing = [row.top1_actual == row.top1_reference for row in ranked]
     agreeing += _agreeing_rows(device) if classifier else ()
     right = [row.top1_actual == row.label for row in labelled]

@@ -64,6 +64,7 @@ def _is_expressible(override: SchemeOverride) -> bool:
     name, wildcards = override.node or override.input, set("*?[")
     selects_one = name is not None and override.module is None and not wildcards & {*name, *(override.operator or "")}
     others = (
+        override.method,
         override.precision,
         override.share_clamp,
         override.as_conv2d,

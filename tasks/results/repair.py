@@ -1,18 +1,19 @@
 """The judgement of a repair's steps: what a scheme reaches on every SoC, and what is missing to the target."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
 from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.conf.units import KIB
 from qnnsweep.tasks.numerics.interval import bootstrap_interval
-from qnnsweep.tasks.records import Comparison, LoweredProgram
+from qnnsweep.tasks.numerics.token_scores import score_statistics
+from qnnsweep.tasks.records import Comparison, ExportedMethod, LoweredProgram
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
 from qnnsweep.tasks.repair.allocation import effective_bits
-from qnnsweep.tasks.repair.prediction import LOWEST, Statistic, noise_on_device
+from qnnsweep.tasks.repair.prediction import LOWEST, Statistic, noise_at
 from qnnsweep.tasks.results.outcome import CellResult, judge
 
 
@@ -37,24 +38,32 @@ class Measurement:
 
 
 def of_samples(cell: CellResult, samples: Collection[int]) -> CellResult:
-    """Return the cell as if it had been measured on these samples only."""
+    """Return the cell as if it had been measured on these samples of the model only."""
     if cell.comparison is None or cell.exported is None:
         return cell
     comparison, exported = cell.comparison, cell.exported
-    (method,) = exported.methods
-    method = replace(
+    by_method = {method.method: method.samples_of(samples) for method in exported.methods}
+    steps = tuple(step for step in comparison.steps if step.sample in samples)
+    return replace(
+        cell,
+        exported=replace(exported, methods=tuple(_of_samples(method, by_method) for method in exported.methods)),
+        comparison=replace(
+            comparison,
+            outputs=tuple(row for row in comparison.outputs if row.sample in by_method.get(row.method, ())),
+            metrics=tuple(row for row in comparison.metrics if row.sample in by_method.get(row.method, ())),
+            steps=steps,
+            scores=score_statistics(steps),
+        ),
+    )
+
+
+def _of_samples(method: ExportedMethod, by_method: Mapping[str | None, Sequence[int]]) -> ExportedMethod:
+    samples = by_method[method.method]
+    return replace(
         method,
         sample_names=tuple(method.sample_names[sample] for sample in samples),
         labels=tuple(method.labels[sample] for sample in samples),
-    )
-    return replace(
-        cell,
-        exported=replace(exported, methods=(method,)),
-        comparison=replace(
-            comparison,
-            outputs=tuple(row for row in comparison.outputs if row.sample in samples),
-            metrics=tuple(row for row in comparison.metrics if row.sample in samples),
-        ),
+        positions=None if method.positions is None else tuple(method.positions[sample] for sample in samples),
     )
 
 
@@ -67,7 +76,7 @@ def measurement(cell: CellResult) -> Measurement | None:
     metric, metric_problem = _metric(comparison, cell.request.target.metric)
     return Measurement(
         finals=judged.finals,
-        noise=tuple(noise_on_device(comparison)),
+        noise=tuple(noise_at("device", comparison).values()),
         metric=metric,
         metric_problem=metric_problem,
         introduced_operators=len({row.operator.index for row in rows if row.verdict in OWN_ERROR}),

@@ -106,7 +106,7 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     outputs_lowered = outputs_edge
     if lowered is not None:
         outputs_lowered = None if lowered.outputs is None else put_tensors(store, outputs_by_sample(lowered.outputs))
-    choosable = len(samples) if options.choosable is None else min(options.choosable, len(samples))
+    choosable = len(samples) if options.choosable is None else len(exported.samples_of(range(options.choosable)))
     best = answers if unavailable else designed  # the best prediction of the device's outputs
     eager = read_tensors(store, exported.outputs_eager)
     chosen = choose(

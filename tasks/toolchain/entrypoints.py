@@ -24,6 +24,7 @@ from qnnsweep.tasks.records import (
     OtherReference,
     QuantizedModel,
     Span,
+    StepPlan,
     TensorSpec,
     WeightBits,
     WeightChoices,
@@ -70,7 +71,8 @@ def quantize_model(exported: ExportedModel, scheme: SchemeConfig, kind: str, sto
 
 
 def try_scheme(
-    before: LoweredMethod,
+    before: Sequence[LoweredMethod],
+    plan: StepPlan | None,
     scheme: SchemeConfig,
     changed: SchemeConfig,
     kind: str,
@@ -82,7 +84,7 @@ def try_scheme(
     from qnnsweep.tasks.toolchain.nodes import naming_nodes
 
     with naming_nodes():
-        return trial.try_scheme(before, scheme, changed, kind, soc, most_noise, store)
+        return trial.try_scheme(before, plan, scheme, changed, kind, soc, most_noise, store)
 
 
 def best_bits(

@@ -1,5 +1,6 @@
 """The quantization of exported programs with torchao's pt2e flow. Runs in a worker."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -9,7 +10,7 @@ from torch.fx.traceback import NodeSource
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from qnnsweep.conf.schemes import Precision, SchemeConfig
-from qnnsweep.tasks.records import Blob, ExportedMethod, ExportedModel, QuantizedMethod, QuantizedModel
+from qnnsweep.tasks.records import Blob, ExportedMethod, ExportedModel, QuantizedMethod, QuantizedModel, StateLink
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
@@ -32,29 +33,43 @@ def quantize_model(model: ExportedModel, scheme: SchemeConfig, kind: str, store:
         pairs = zip(model.methods, modules, strict=True)
         methods = [_quantized(exported, module, store, exported.program) for exported, module in pairs]
         return QuantizedModel(model=model.model, methods=tuple(methods))
-    compiler = backend_of(kind).compiler(scheme, None)
-    with torch.no_grad():
-        prepared = [prepare_pt2e(module, compiler.quantizer(scheme, module)) for module in modules]
-        driven = model.model.driven
-        by_name = {exported.name: graph for exported, graph in zip(model.methods, prepared, strict=True)}
-        if driven is not None:
-            share_observers(by_name)
-        for exported, graph in zip(model.methods, prepared, strict=True):
-            _calibrate(exported, graph, scheme, store)
-        if driven is not None:
-            equalize_states(by_name, driven.plan.links)
-    methods = [_converted_method(*pair, store) for pair in zip(model.methods, prepared, strict=True)]
+    driven = model.model.driven
+    graphs = _calibrated(model.methods, modules, scheme, kind, None if driven is None else driven.plan.links, store)
+    methods = [_converted_method(*pair, store) for pair in zip(model.methods, graphs, strict=True)]
     return QuantizedModel(model=model.model, methods=tuple(methods))
 
 
-def quantized_program(exported: ExportedMethod, scheme: SchemeConfig, kind: str, store: Store) -> ExportedProgram:
-    """Return the quantized program of a method that has no states, without storing anything."""
-    module = _loaded(exported, store)
+def quantized_programs(
+    methods: Sequence[ExportedMethod], scheme: SchemeConfig, kind: str, links: Sequence[StateLink] | None, store: Store
+) -> Iterator[ExportedProgram]:
+    """Yield the quantized program of every method, without storing anything. `links`: None without states."""
     with torch.no_grad():
-        prepared = prepare_pt2e(module, backend_of(kind).compiler(scheme, None).quantizer(scheme, module))
-        _calibrate(exported, prepared, scheme, store)
-        sample = read_samples(store, exported.evaluation, input_names(exported), 1)[0]
-        return torch.export.export(_converted(prepared, _weight_observers(prepared)), sample, strict=True)
+        modules = [_loaded(exported, store) for exported in methods]
+        for exported, graph in zip(methods, _calibrated(methods, modules, scheme, kind, links, store), strict=True):
+            sample = read_samples(store, exported.evaluation, input_names(exported), 1)[0]
+            yield torch.export.export(_converted(graph, _weight_observers(graph)), sample, strict=True)
+
+
+def _calibrated(
+    methods: Sequence[ExportedMethod],
+    modules: Sequence[GraphModule],
+    scheme: SchemeConfig,
+    kind: str,
+    links: Sequence[StateLink] | None,
+    store: Store,
+) -> list[GraphModule]:
+    """Return the calibrated graph of every method. With states, the methods are calibrated together."""
+    compiler = backend_of(kind).compiler(scheme, None)
+    with torch.no_grad():
+        prepared = [prepare_pt2e(module, compiler.quantizer(scheme, module)) for module in modules]
+        by_name = {exported.name: graph for exported, graph in zip(methods, prepared, strict=True)}
+        if links is not None:
+            share_observers(by_name)
+        for exported, graph in zip(methods, prepared, strict=True):
+            _calibrate(exported, graph, scheme, store)
+        if links is not None:
+            equalize_states(by_name, links)
+    return prepared
 
 
 def _calibrate(exported: ExportedMethod, prepared: GraphModule, scheme: SchemeConfig, store: Store) -> None:

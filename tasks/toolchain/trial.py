@@ -6,23 +6,25 @@ promises a gain, the operators whose bits or form changed are compiled, with all
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from executorch.exir import EdgeProgramManager
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
-from qnnsweep.tasks.records import ExportedMethod, LoweredMethod, Operator
+from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.records import ExportedMethod, LoweredMethod, Operator, StepPlan
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.compile import Unavailable, try_compile, try_delegation
+from qnnsweep.tasks.toolchain.designed_steps import DesignedMethod, noise_of_samples, noise_of_steps
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
-from qnnsweep.tasks.toolchain.edge import edge_program, output_noise
+from qnnsweep.tasks.toolchain.edge import edge_program
 from qnnsweep.tasks.toolchain.overridden import has_precision, select_only
-from qnnsweep.tasks.toolchain.quantize import input_names, quantized_program
-from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
+from qnnsweep.tasks.toolchain.quantize import input_names, quantized_programs
+from qnnsweep.tasks.toolchain.reference.designed import DesignedRuns, design_of
 from qnnsweep.tasks.toolchain.reference.graph import graph_of
-from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator_table
+from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator_table, output_operators
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
@@ -37,8 +39,18 @@ _NOISE_OF_FLOAT16 = 1e-7
 its weights, and of its result, each with about 77 dB. The rung `designed` rounds the results alone."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Edge:
+    """The edge program of a method with a changed scheme."""
+
+    before: LoweredMethod
+    program: EdgeProgramManager
+    operators: Sequence[Operator]
+
+
 def try_scheme(
-    before: LoweredMethod,
+    before: Sequence[LoweredMethod],
+    plan: StepPlan | None,
     scheme: SchemeConfig,
     changed: SchemeConfig,
     kind: str,
@@ -48,12 +60,13 @@ def try_scheme(
 ) -> tuple[list[float], str | None]:
     """Return the noise-to-signal ratio of each sample's worst final output at the rung `designed`, and a refusal.
 
-    `before`, `scheme`: the program before the change. `most_noise`: nothing is compiled if a sample has more noise. The
-    refusal says why the host cannot compute the program, or why it cannot be compiled; None if it can. Raises
-    RequestError for an override that does not fit the program.
+    `before`, `scheme`: the methods of the program before the change. The samples are those of the first method, then
+    those of the next. `plan`: the steps of a model with states; None without states. `most_noise`: nothing is compiled
+    if a sample has more noise. The refusal says why the host cannot compute the program, or why it cannot be compiled;
+    None if it can. Raises RequestError for an override that does not fit the program.
     """
     make_deterministic()
-    edge, operators, noise = _designed(before, changed, kind, store)
+    edges, noise = _designed(before, plan, changed, kind, store)
     if isinstance(noise, str):
         return [], noise
     coarse = [
@@ -61,7 +74,7 @@ def try_scheme(
         for override in changed.overrides
     ]
     if coarse != changed.overrides:
-        _, _, of_coarse = _designed(before, replace(changed, overrides=coarse), kind, store)
+        _, of_coarse = _designed(before, plan, replace(changed, overrides=coarse), kind, store)
         if isinstance(of_coarse, str):
             return [], of_coarse
         pairs = zip(noise, of_coarse, strict=True)
@@ -70,8 +83,12 @@ def try_scheme(
         noise = [of_sample + _NOISE_OF_FLOAT16 for of_sample in noise]
     if max(noise, default=0.0) > most_noise:
         return noise, None
-    names = {operators[index].name for index in _changed(before.operators, operators, scheme, changed)}
-    return noise, _refusal(before, edge, names, changed, kind, soc) if names else None
+    for edge in edges:
+        differing = _changed(edge.before.operators, edge.operators, scheme, changed)
+        names = {edge.operators[index].name for index in differing}
+        if names and (refused := _refusal(edge.before, edge.program, names, changed, kind, soc)) is not None:
+            return noise, refused
+    return noise, None
 
 
 def why_refused(
@@ -84,28 +101,47 @@ def why_refused(
     make_deterministic()
     compiler = backend_of(kind).compiler(scheme, soc)
     is_float = scheme.precision is not Precision.quantized
-    program = load_program(store, exported.program) if is_float else quantized_program(exported, scheme, kind, store)
+    if is_float:
+        program = load_program(store, exported.program)
+    else:
+        (program,) = quantized_programs([exported], scheme, kind, None, store)
     compiled = try_compile(compiler, edge_program(compiler, program, exported.name), exported.name, debug=False)
     return compiled.reason if isinstance(compiled, Unavailable) else None
 
 
 def _designed(
-    before: LoweredMethod, scheme: SchemeConfig, kind: str, store: Store
-) -> tuple[EdgeProgramManager, list[Operator], list[float] | str]:
-    """Return the edge program of a scheme, its operators, and the noise of every sample or why there is none."""
-    exported = before.exported
+    before: Sequence[LoweredMethod], plan: StepPlan | None, scheme: SchemeConfig, kind: str, store: Store
+) -> tuple[list[_Edge], list[float] | str]:
+    """Return the edge program of every method with a scheme, and the noise of every sample or why there is none."""
     compiler = backend_of(kind).compiler(scheme, None)
-    edge = edge_program(compiler, quantized_program(exported, scheme, kind, store), exported.name)
-    graph = edge.exported_program(exported.name)
-    operators = operator_table(graph, compiler)
-    inputs = read_samples(store, exported.evaluation, input_names(exported), before.choosable)
-    reference, qparams = graph_of(graph), input_qparams(graph, compiler)
-    design = design_of(reference, operators, qparams, compiler)
-    answers = designed_outputs(reference, operators, qparams, design, inputs)
-    if isinstance(answers, str):
-        return edge, operators, answers
-    eager = read_tensors(store, exported.outputs_eager)
-    return edge, operators, [output_noise(answer, eager, sample) for sample, answer in enumerate(answers)]
+    links = None if plan is None else plan.links
+    programs = quantized_programs([method.exported for method in before], scheme, kind, links, store)
+    edges: list[_Edge] = []
+    designed: list[DesignedMethod] = []
+    for method, program in zip(before, programs, strict=True):
+        exported = method.exported
+        edge = edge_program(compiler, program, exported.name)
+        graph = edge.exported_program(exported.name)
+        operators, qparams, reference = operator_table(graph, compiler), input_qparams(graph, compiler), graph_of(graph)
+        edges.append(_Edge(before=method, program=edge, operators=operators))
+        runs = DesignedRuns(reference, operators, qparams, design_of(reference, operators, qparams, compiler))
+        grids = [
+            None if index is None else operators[index].quantization for index in output_operators(graph, operators)
+        ]
+        designed.append(
+            DesignedMethod(
+                exported=exported,
+                runs=runs,
+                samples=read_samples(store, exported.evaluation, input_names(exported), method.choosable),
+                eager=read_tensors(store, exported.outputs_eager),
+                input_grids=qparams,
+                output_grids=grids,
+            )
+        )
+    try:
+        return edges, list(noise_of_samples(designed) if plan is None else noise_of_steps(designed, plan))
+    except EvidenceError as refusal:
+        return edges, str(refusal)
 
 
 def _refusal(

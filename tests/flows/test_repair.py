@@ -170,10 +170,8 @@ def test_a_scheme_that_one_soc_cannot_run_is_compiled_for_none(resources: Resour
 WRONG = {
     "soc=SM8650": "target: a repair needs a target, such as target.final_snr_db=30",
     "target.final_snr_db=30 scheme=8a8w,16a8w": "scheme: a repair has only one value of this key; sweep soc instead",
-    "target.final_snr_db=30 model=tiny_llama": "model=tiny_llama: only a model with one method can be repaired; "
-    "scheme.overrides changes operators of a method by hand",
-    "target.final_snr_db=30 model=tiny_gru": "model=tiny_gru: a model with states cannot be repaired: the search needs "
-    "samples that do not depend on each other",
+    "target.size_kib=64 model=tiny_llama": "target.size_kib=64: the bits of the weights are searched for models with "
+    "one method and without states alone",
     "target.final_snr_db=30 scheme=fp16": "scheme=fp16: only a quantized scheme can be repaired",
     "target.final_snr_db=30 measure.replay=false": "measure: measure.dump_operators, measure.replay and measure.budget "
     "must be true: the candidates come from the error budget",

@@ -33,7 +33,7 @@ def test_no_other_bits_have_less_noise_when_the_quantizer_rounds_the_weights(
     for bits in product((4, 8), repeat=len(weights)):
         if sum(number * choices.elements for number, choices in zip(bits, weights, strict=True)) <= most_bits:
             changed = _with_bits(method, scheme, bits)
-            given = method, scheme, changed, "qnn", request_8a8w.soc, 0.0, store
+            given = [method], None, scheme, changed, "qnn", request_8a8w.soc, 0.0, store
             of_samples, refused = resources.workers.call("cure", entrypoints.try_scheme, *given).value
             assert refused is None
             noise[bits] = sum(of_samples)

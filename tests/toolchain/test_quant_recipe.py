@@ -113,10 +113,11 @@ def test_what_a_recipe_cannot_express_is_a_comment() -> None:
     cpu = SchemeOverride(node="res", precision=OverridePrecision.cpu)
     by_type = SchemeOverride(operator="conv2d", symmetric=True)
     inputs = SchemeOverride(input="*", range=[-1.0, 1.0])
-    text = quant_recipe(scheme(cpu, by_type, inputs), "A recipe.")
-    assert text.endswith(
-        f"# A QuantRecipe cannot express these overrides of the scheme:\n# {cpu}\n# {by_type}\n# {inputs}\n"
-    )
+    of_method = SchemeOverride(method="decode", node="res", range=[-1.0, 1.0])
+    asked = (cpu, by_type, inputs, of_method)
+    text = quant_recipe(scheme(*asked), "A recipe.")
+    comments = "".join(f"# {override}\n" for override in asked)
+    assert text.endswith(f"# A QuantRecipe cannot express these overrides of the scheme:\n{comments}")
 
 
 def test_a_recipe_passes_the_linter(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def tried(
 ) -> tuple[list[float], str | None]:
     """Try overrides of the scheme; everything is compiled, whatever the noise is."""
     changed = replace(request.scheme, overrides=[*overrides])
-    given = lowered.methods[0], request.scheme, changed, "qnn", soc, math.inf, resources.store
+    given = lowered.methods, None, request.scheme, changed, "qnn", soc, math.inf, resources.store
     return resources.workers.call("cure", entrypoints.try_scheme, *given).value
 
 

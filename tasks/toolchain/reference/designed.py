@@ -37,12 +37,33 @@ def designed_outputs(
 
     If the host cannot compute an operator from rounded values, or if a grid does not fit its tensor, return the reason.
     """
-    arithmetic = arithmetic_of(graph, operators, input_qparams, design)
-    kernels = HostKernels(graph.with_scales(design.shared_biases), (), halves=arithmetic.halves)
+    runs = DesignedRuns(graph, operators, input_qparams, design)
     try:
-        return list(_answers(arithmetic, kernels, samples))
+        return [runs(sample) for sample in samples]
     except EvidenceError as refusal:
         return str(refusal)
+
+
+class DesignedRuns:
+    """A program in the device's arithmetic. The arguments are those of `designed_outputs`."""
+
+    def __init__(
+        self,
+        graph: ReferenceGraph,
+        operators: Sequence[Operator],
+        input_qparams: Sequence[Quantization | None],
+        design: Design,
+    ) -> None:
+        self._arithmetic = arithmetic_of(graph, operators, input_qparams, design)
+        self._kernels = HostKernels(graph.with_scales(design.shared_biases), (), halves=self._arithmetic.halves)
+
+    def __call__(self, sample: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the final outputs of a sample. Raises EvidenceError if the host cannot compute them."""
+        inputs = [np.asarray(tensor.numpy()) for tensor in sample]
+        outputs = self._arithmetic.run(self._kernels, inputs, lambda *_: False)
+        if outputs is None:
+            raise EvidenceError(next(iter(self._kernels.refusals.values())))
+        return [torch.from_numpy(output) for output in outputs]
 
 
 def design_of(
@@ -112,14 +133,3 @@ def _shared_biases(
         own = grid.scale[0] * of_weight
         if own.numel() in (1, of_bias.numel()) and not torch.allclose(own, of_bias, rtol=_SAME_SCALE, atol=0.0):
             yield SharedBias(dequantize=bias, scale=tuple(own.expand_as(of_bias).tolist()))
-
-
-def _answers(
-    arithmetic: Arithmetic, kernels: HostKernels, samples: Sequence[tuple[torch.Tensor, ...]]
-) -> Iterator[list[torch.Tensor]]:
-    """Yield the final outputs of each sample."""
-    for sample in samples:
-        outputs = arithmetic.run(kernels, [np.asarray(tensor.numpy()) for tensor in sample], lambda *_: False)
-        if outputs is None:
-            raise EvidenceError(next(iter(kernels.refusals.values())))
-        yield [torch.from_numpy(output) for output in outputs]

@@ -1,0 +1,109 @@
+"""The candidates of a program with several methods, from sample records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from qnnsweep.conf.schemes import SchemeOverride
+from qnnsweep.tasks.records import (
+    Comparison,
+    Driven,
+    ErrorParts,
+    LoweredMethod,
+    LoweredProgram,
+    Operator,
+    StateLink,
+    StepPlan,
+)
+from qnnsweep.tasks.records.methods import named_operator
+from qnnsweep.tasks.repair.candidates import candidates
+from qnnsweep.tasks.repair.facts import operator_facts
+from tests.repair.sample_cells import ADD, CONVOLUTION, WIDE, operator, scheme, share
+from tests.sample_records import ANSWER, COMPARISON, EXPORTED_METHOD, LOWERED, LOWERED_METHOD, QUANTIZED_METHOD, blob
+
+LINK = StateLink(method="decode", output=0, to_method="decode", input=0, update="append", axis=1)
+DRIVEN = Driven(plan=StepPlan(links=(LINK,), tokens=(), sequences=()), fixed=blob("a"), names=("first", "second"))
+PREFILL, DECODE = {"least_value": -4.0, "largest_value": 2.0}, {"least_value": -1.0, "largest_value": 15.0}
+"""The values of the addition in each method."""
+
+
+def method(name: str, *operators: Operator) -> LoweredMethod:
+    exported = replace(EXPORTED_METHOD, method=name)
+    numbered = tuple(replace(row, index=index) for index, row in enumerate(operators))
+    quantized = replace(QUANTIZED_METHOD, exported=exported)
+    return replace(LOWERED_METHOD, quantized=quantized, operators=numbered)
+
+
+def cell(*methods: LoweredMethod, driven: Driven | None, **uses: Any) -> tuple[Comparison, LoweredProgram]:
+    """A cell whose worst output is one of `decode`: 90 % of its error are the grid of the addition there.
+
+    `uses`: by method, the values of the addition.
+    """
+    lowered = replace(LOWERED, model=replace(LOWERED.model, driven=driven), methods=methods)
+    rows = [
+        replace(
+            COMPARISON.operators[0],
+            operator=named_operator(row, of_method.exported.method, len(methods[0].operators) * number),
+            parts=ErrorParts(introduced_rms_steps=0.2, **uses[of_method.exported.name]),
+            masked_by=(),
+        )
+        for number, of_method in enumerate(methods)
+        for row in of_method.operators
+        if row.name == "add"
+    ]
+    budget = share("resolution", 0.9, "decode/add"), share("unexplained", 0.1, None)
+    outputs = (replace(ANSWER, method="decode"),)
+    return replace(COMPARISON, outputs=outputs, operators=tuple(rows), budget=budget), lowered
+
+
+def changes(comparison: Comparison, lowered: LoweredProgram) -> dict[str, list[SchemeOverride]]:
+    return {new.description: new.scheme.overrides for new in candidates(comparison, lowered, scheme("16a8w"))}
+
+
+ADDITION = operator("add", ADD, WIDE)
+NARROWER = "a narrower fixed range for the addition layers.add"
+
+
+def test_a_value_of_all_methods_of_a_model_with_states_gets_a_range_for_the_values_of_all_methods() -> None:
+    methods = method("prefill", ADDITION), method("decode", ADDITION)
+    offered = changes(*cell(*methods, driven=DRIVEN, prefill=PREFILL, decode=DECODE))
+    # From -4 to 15, and a tenth of this more at both ends.
+    assert offered[NARROWER] == [SchemeOverride(node="node_add", range=[-5.9, 16.9])]
+
+
+def test_a_node_that_is_another_operator_in_another_method_is_changed_in_its_own_method_only() -> None:
+    other = replace(operator("conv", CONVOLUTION, WIDE), source_nodes=("node_add",))
+    methods = method("prefill", other), method("decode", ADDITION)
+    offered = changes(*cell(*methods, driven=DRIVEN, prefill=PREFILL, decode=DECODE))
+    assert offered[NARROWER] == [SchemeOverride(method="decode", node="node_add", range=[-2.6, 16.6])]
+
+
+def test_a_node_that_not_every_method_has_is_changed_in_its_own_method_only() -> None:
+    methods = method("prefill", operator("conv", CONVOLUTION, WIDE)), method("decode", ADDITION)
+    offered = changes(*cell(*methods, driven=DRIVEN, prefill=PREFILL, decode=DECODE))
+    assert offered[NARROWER] == [SchemeOverride(method="decode", node="node_add", range=[-2.6, 16.6])]
+
+
+def test_the_methods_of_a_model_without_states_are_changed_one_by_one() -> None:
+    methods = method("prefill", ADDITION), method("decode", ADDITION)
+    offered = changes(*cell(*methods, driven=None, prefill=PREFILL, decode=DECODE))
+    assert offered[NARROWER] == [SchemeOverride(method="decode", node="node_add", range=[-2.6, 16.6])]
+
+
+def test_no_override_changes_an_input_that_is_a_state() -> None:
+    methods = method("prefill", ADDITION), method("decode", ADDITION)
+    facts = operator_facts(*cell(*methods, driven=DRIVEN, prefill=PREFILL, decode=DECODE))
+    assert {name: row.selector is None for name, row in facts.items()} == {
+        "prefill/image": False,
+        "prefill/add": False,
+        "decode/image": True,
+        "decode/add": False,
+    }
+    assert [row.operator.index for row in facts.values()] == [-1, 0, -2, 1], "every operator and input has its own"
+
+
+def test_rows_of_a_method_that_the_program_does_not_have_are_no_reason_for_a_change() -> None:
+    comparison, lowered = cell(method("decode", ADDITION), driven=None, decode=DECODE)
+    strange = replace(comparison, outputs=(replace(ANSWER, method="encode"),))
+    assert candidates(strange, lowered, scheme("16a8w")) == []
