@@ -37,14 +37,16 @@ def execute(deployment: Deployment, *, device: Device, store: Store) -> Executio
     """Start the runner once per launch. Raises RunnerFailed if the runner fails, DeviceError if the channel fails.
 
     A program that another process ends, or that lacks memory, is a fault of the machine: DeviceError, and MachineFault
-    if the device is this machine. If a debug program fails, its result says why, because the shipping program has been
-    measured by then.
+    if the device is this machine. A debug program is then started once more. If it fails, its result says why, because
+    the shipping program has been measured by then. It can need more memory than the shipping program.
     """
     results = tuple(_launch(deployment, launch, device, store) for launch in deployment.bundle.launches)
     return Execution(device=device.name, results=results, bytes_sent=deployment.bytes_sent)
 
 
-def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store) -> LaunchResult:
+def _launch(
+    deployment: Deployment, launch: Launch, device: Device, store: Store, *, is_again: bool = False
+) -> LaunchResult:
     folder = f"{device.lease_folder}/{launch.folder}"
     created = device.run(["mkdir", "-p", "--", f"{folder}/{OUTPUT_FOLDER}"])
     require_success(created, f"{device.name}: cannot create {folder}")
@@ -73,8 +75,12 @@ def _launch(deployment: Deployment, launch: Launch, device: Device, store: Store
         failure = f"the {launch.title} ended with {ending} on {device.name}\n{end}"
         if (known := of_runner(printed, errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
-        if not launch.debug and (fault := _machine_fault(launch, result, f"{printed}\n{errors}", device)) is not None:
-            raise fault
+        if (fault := _machine_fault(launch, result, f"{printed}\n{errors}", device)) is not None:
+            if launch.debug and not is_again:
+                require_success(device.run(["rm", "-rf", "--", folder]), f"{device.name}: cannot remove {folder}")
+                return _launch(deployment, launch, device, store, is_again=True)
+            if not launch.debug or -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                raise fault
         missing = missing_operators(printed, errors)
         if missing:
             failure = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.errors import DeviceError, DeviceProblem, MachineFault, RunnerFailed
+from qnnsweep.tasks.records import Bundle
 from tests.devices.bench import WRITES, Bench, when
 from tests.devices.refusing_adbd import RefusingAdbd
 
@@ -243,6 +245,53 @@ def test_a_program_that_this_machine_ends_for_lack_of_memory_is_no_failed_cell(b
         bench.measure(bench.bundle(f"import os\n{code}"), bench.here)
     assert str(failed.value) == f"the shipping program did not run to its end on here: {ENDED_BY_THE_MACHINE[code]}"
     assert bench.farm.quarantined == {}
+
+
+ENDED_ONCE = """
+import os
+if "--dump_intermediate_outputs" in sys.argv:
+    Path("debug_output.bin").write_bytes(b"debug")
+    if not Path("../started").exists():
+        Path("../started").touch()
+        os.kill(os.getpid(), {number})
+"""
+ALWAYS_ENDED = """
+import os
+if "--dump_intermediate_outputs" in sys.argv:
+    os.kill(os.getpid(), {number})
+"""
+
+
+def with_debug_program(bench: Bench, code: str) -> Bundle:
+    """Return a bundle with a shipping and a debug program. Both run this code when their files are written."""
+    bundle = bench.bundle(WRITES + code)
+    (shipping,) = bundle.launches
+    debug = replace(shipping, name="debug", debug=True, captured=(0,), debug_buffer_bytes=64)
+    return replace(bundle, launches=(shipping, debug))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("config_name", ["over_adb", "here"])
+def test_a_debug_program_that_is_ended_by_another_process_is_started_once_more(
+    bench: Bench, number: signal.Signals, config_name: str
+) -> None:
+    bundle = with_debug_program(bench, ENDED_ONCE.format(number=number.value))
+    capture = bench.measure(bundle, getattr(bench, config_name))
+    assert [(result.launch.name, result.failure) for result in capture.results] == [("shipping", None), ("debug", None)]
+    assert bench.farm.quarantined == {}
+
+
+def test_a_debug_program_that_is_killed_twice_can_need_too_much_memory_so_that_only_its_operators_are_missing(
+    bench: Bench,
+) -> None:
+    capture = bench.measure(with_debug_program(bench, ALWAYS_ENDED.format(number=9)), bench.over_adb)
+    _, debug = capture.results
+    assert (debug.failure or "").startswith("the debug program ended with SIGKILL on phone")
+
+
+def test_a_debug_program_that_is_terminated_twice_is_no_property_of_the_model(bench: Bench) -> None:
+    with pytest.raises(MachineFault, match=r"^the debug program did not run to its end on here: another process ended"):
+        bench.measure(with_debug_program(bench, ALWAYS_ENDED.format(number=15)), bench.here)
 
 
 def test_a_runner_that_prints_garbage_and_writes_its_files_is_collected(bench: Bench) -> None:
