@@ -30,10 +30,7 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
             raise RequestError("a repair has only one value of this key; sweep soc instead", key=key)
     if first.model.cases is not None:
         raise RequestError("a collection of cases cannot be repaired", key="model", value=first.model.name)
-    for name in ("size_kib", "effective_bits") if first.model.methods or first.model.states else ():
-        if (most := getattr(first.target, name)) is not None:
-            problem = "the bits of the weights are searched for models with one method and without states alone"
-            raise RequestError(problem, key=f"target.{name}", value=str(most))
+    _check_several(first.model, first.target)
     if first.scheme.precision is not Precision.quantized:
         raise RequestError("only a quantized scheme can be repaired", key="scheme", value=first.scheme.name)
     if not (first.measure.dump_operators and first.measure.replay and first.measure.budget):
@@ -44,6 +41,23 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
     if (impossible := plan.cells[0].impossible) is not None:
         raise RequestError(f"impossible: {impossible}", key="soc", value=first.soc.name)
     return replace(plan, cells=tuple(_with_certificate(cell) for cell in plan.cells))
+
+
+def _check_several(model: ModelConfig, target: TargetConfig) -> None:
+    """Raise RequestError for a target that a model with several methods or with states cannot have."""
+    problems = {
+        "the bits of the weights are searched for models with one method and without states alone": (
+            ("size_kib", "effective_bits") if model.methods or model.states else ()
+        ),
+        "a mean or a quantile needs samples that do not depend on each other, and the steps of a sequence do; "
+        "use target.final_snr_db or target.top1_agreement": (
+            ("mean_snr_db", "quantile_snr_db", "metric") if model.states else ()
+        ),
+    }
+    for problem, names in problems.items():
+        for name in names:
+            if (value := getattr(target, name)) is not None:
+                raise RequestError(problem, key=f"target.{name}", value=str(value))
 
 
 def _check_metric(target: TargetConfig) -> None:

@@ -39,9 +39,12 @@ def cure(
 ) -> Cures:
     """Try changes of the scheme on all samples of the cell, without a device, until one helps.
 
-    `count`: how many changes are tried at most. `target`: its limits of the size count. A float scheme has none. A
-    change that the quantizer, the host or the compiler refuses is a trial with the reason.
+    `count`: how many changes are tried at most. `target`: its limits of the size count. A float scheme has none, and a
+    model with several methods or with states only in a repair: its trials are long. A change that the quantizer, the
+    host or the compiler refuses is a trial with the reason.
     """
+    if not count or (_is_long(lowered) and target == TargetConfig()):
+        return Cures(trials=())
     silent = workers.reporting(lambda: None)  # the first call reports the start
     subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
     driven = lowered.model.driven
@@ -54,9 +57,12 @@ def cure(
         return next(calls, silent).call("cure", function, *given, subject=subject)
 
     before: tuple[float, ...] = ()
-    if plan is not None and candidates(comparison, lowered, scheme, target):
+    if plan is not None and (first := candidates(comparison, lowered, scheme, target)[:1]):
         given = lowered.methods, plan, scheme, scheme, kind, soc, math.inf, store
-        before = tuple(call(entrypoints.try_scheme, *given).value[0])
+        unchanged = _trial(first[0], partial(call, entrypoints.try_scheme, *given))
+        if unchanged.refused is not None:  # what the host cannot compute without a change
+            return Cures(trials=(unchanged,))
+        before = unchanged.noise
     promise = Promise(comparison, lowered, before)
     most_noise = max(promise.design.values(), default=0.0) / 10 ** (_COMPILED_FROM_DB / 10)
 
@@ -97,6 +103,10 @@ def cure(
     return Cures(trials=tuple(trials.values()), allocations=tuple(allocations), before=before)
 
 
+def _is_long(lowered: LoweredProgram) -> bool:
+    return lowered.model.driven is not None or len(lowered.methods) > 1
+
+
 def _trial(candidate: Candidate, call: Callable[[], CallResult[tuple[list[float], str | None]]]) -> Trial:
     noise, refused = list[float](), None
     for is_last in (False, True):
@@ -128,7 +138,7 @@ def _key_inputs(
     target: TargetConfig,
 ) -> object:
     """Return what the result depends on. The name of the scheme has no effect, and a float scheme has no changes."""
-    limits = target.size_kib, target.effective_bits
+    limits = target.size_kib, target.effective_bits, _is_long(lowered) and target != TargetConfig()
     changes = (replace(scheme, name=""), kind, soc, count, limits) if scheme.precision is Precision.quantized else ()
     return lowered, comparison, changes
 

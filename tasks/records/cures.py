@@ -16,7 +16,7 @@ class Trial:
     change: str
     operators: tuple[str, ...]
     noise: tuple[float, ...]
-    """Per method and evaluation sample, the noise-to-signal ratio of the worst final output at the rung `designed`;
+    """Per method and sample of the search, the noise-to-signal ratio of the worst final output at the rung `designed`;
     empty if the change was refused."""
     refused: str | None
     """Why the change cannot be applied, computed or compiled; None if it can."""

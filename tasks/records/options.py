@@ -17,7 +17,7 @@ class LoweringOptions:
     scheme: SchemeConfig
     kind: str  # the backend's kind
     operator_samples: int  # the most evaluation samples whose operators are recorded and compared
-    choosable: int | None = None  # the number of samples of the model, the first ones, among which these are
+    choosable: int | None = None  # the number of samples of the model, the first ones, among which these are chosen
     dump_operators: bool  # compile the debug program, which logs every operator
     profile_level: int = 0  # the level of the profile program's log; 0 for no profile program
     references: tuple[OperatorReference, ...] = ()  # graphs besides the edge graph whose values are recorded

@@ -235,9 +235,9 @@ class ExportedMethod:
             return tuple(range(len(self.sample_names)))
         return tuple(place.sequence for place in self.positions)
 
-    def samples_of(self, of_model: Container[int]) -> list[int]:
-        """Return the samples that belong to these samples of the model."""
-        return [sample for sample, number in enumerate(self.of_model) if number in of_model]
+    def samples_of(self, numbers: Container[int]) -> list[int]:
+        """Return the samples that belong to the samples of the model with these numbers."""
+        return [sample for sample, number in enumerate(self.of_model) if number in numbers]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

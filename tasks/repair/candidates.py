@@ -237,13 +237,13 @@ class _Search:
         self, family: Family, names: Sequence[str], offers: Mapping[str, Settings]
     ) -> dict[Selector, Settings]:
         """Return the new settings by selector: of the operators, of their readers, and of what is merged with them."""
+        names = [twin for name in names for twin in self._facts[name].twins or [name]]
         changed = {name: self._facts[name] for name in names}
         for name in names if family.with_readers else ():
             readers = (self._by_index.get(index) for index in self._facts[name].readers)
             changed |= {reader.operator.name: reader for reader in readers if reader is not None}
         if family.with_later:  # behind a clipped value, an operator may clip nothing yet
-            first = min(self._facts[name].operator.index for name in names)
-            changed |= {name: later for name, later in self._facts.items() if later.operator.index > first}
+            changed |= {name: later for name, later in self._facts.items() if self._is_later(later, names)}
         for name in names if family.with_group else ():
             changed |= {member.operator.name: member for member in self._group(self._facts[name])}
         settings: dict[Selector, Settings] = {}
@@ -259,6 +259,13 @@ class _Search:
                 if other is not None and other.selector is not None and needed is not None:
                     merged[other.selector] = needed
         return merged | settings
+
+    def _is_later(self, operator: OperatorFacts, names: Sequence[str]) -> bool:
+        """Return whether an operator comes after one of those with these names, in its method."""
+        before = (self._facts[name].operator for name in names)
+        return any(
+            other.method == operator.operator.method and other.index < operator.operator.index for other in before
+        )
 
     def _offer(self, family: Family, operator: OperatorFacts) -> Settings | None:
         """Return the offer of a family. An input of the model gets only offers of a range."""

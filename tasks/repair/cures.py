@@ -1,8 +1,9 @@
 """The candidates of a cell with what their trials promise, and the reason if none of them helps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from qnnsweep.tasks.numerics.noise import MethodSample
 from qnnsweep.tasks.records import Comparison, Cures, LoweredProgram, Trial
 from qnnsweep.tasks.repair.candidates import Candidate
 from qnnsweep.tasks.repair.prediction import LOWEST, Statistic, gain_db, noise_at, predicted_noise
@@ -69,9 +70,14 @@ class Promise:
         self._samples = [
             (method.exported.method, sample) for method in lowered.methods for sample in range(method.choosable)
         ]
-        self._device = noise_at("device", comparison)
-        self.design = dict(zip(self._samples, before, strict=True)) if before else noise_at("designed", comparison)
+        self._device = self._of_search(noise_at("device", comparison))
+        design = dict(zip(self._samples, before, strict=False)) if before else noise_at("designed", comparison)
+        self.design = self._of_search(design)
         """The noise of every sample at the rung `designed` before a change."""
+
+    def _of_search(self, noise: Mapping[MethodSample, float]) -> dict[MethodSample, float]:
+        """Return the noise without that of the samples of a certificate, which has no effect."""
+        return {sample: noise[sample] for sample in self._samples if sample in noise}
 
     def of(self, candidate: Candidate, trial: Trial) -> Cure | None:
         """Return a candidate with its predicted gain; None if it is refused, or if nothing can be predicted."""

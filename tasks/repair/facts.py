@@ -6,7 +6,7 @@ computes has one grid, and a change of the scheme is one of all methods.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qnnsweep.tasks.records import (
@@ -64,6 +64,8 @@ class OperatorFacts:
     """The shape of the largest constant that the operator reads. Empty if it reads none."""
     bias_use: BiasUse | None
     """None if the operator has no bias, or if its floats are not known."""
+    twins: tuple[str, ...] = ()
+    """The operators that the selector selects in all methods, with this one; empty for a selector of one method."""
 
     @property
     def is_too_wide(self) -> bool:
@@ -92,76 +94,79 @@ class OperatorFacts:
 def operator_facts(comparison: Comparison, lowered: LoweredProgram) -> dict[str, OperatorFacts]:
     """Return the facts about every operator that computes something, and about every input.
 
-    The facts are by the names in the program, and inputs have negative indices.
+    The facts are by the names in the program, and inputs have negative indices. With states, a selector that selects
+    the same in every method is one of all methods. All others are of their method, if the program has several.
     """
-    driven, found = lowered.model.driven, dict[str, OperatorFacts]()
-    is_shared = _shared(lowered.methods) if driven is not None else lambda _: len(lowered.methods) == 1
+    driven, by_method = lowered.model.driven, list[dict[str, OperatorFacts]]()
+    states: set[str] = set()
+    if driven is not None:
+        by_name = {method.exported.name: method.exported for method in lowered.methods}
+        states = {by_name[link.to_method].inputs[link.input].name for link in driven.plan.links}
     first = inputs = 0
     for method in lowered.methods:
-        name = method.exported.name
-        states = {link.input for link in driven.plan.links if link.to_method == name} if driven is not None else set()
-        of_method = _method_facts(comparison, method, first, inputs, states)
+        by_method.append(_method_facts(comparison, method, first, inputs, states))
         first, inputs = first + len(method.operators), inputs + len(method.exported.inputs)
-        found |= {
-            name: facts
-            if facts.selector is None or is_shared(facts.selector)
-            else replace(facts, selector=facts.selector._replace(method=method.exported.method))
-            for name, facts in of_method.items()
-        }
-    return found if driven is None else dict(_joined(found, lowered.methods))
+    if len(by_method) == 1:
+        return by_method[0]
+    shared = _shared(by_method) if driven is not None else {}
+    return {
+        name: shared[name] if name in shared else _of_its_method(facts)
+        for of_method in by_method
+        for name, facts in of_method.items()
+    }
 
 
-def _shared(methods: Sequence[LoweredMethod]) -> Callable[[Selector], bool]:
-    """Return whether a selector selects the same in every method: the same input, or operators of the same module."""
-    computed = [defaultdict[str, list[tuple[str, str]]](list) for _ in methods]
-    for by_node, method in zip(computed, methods, strict=True):
-        for operator in method.operators:
-            if operator.source_nodes and not operator.constant:
-                by_node[operator.source_nodes[-1]].append((operator.target, operator.module_path))
-    inputs = [{spec.name for spec in method.exported.inputs} for method in methods]
-
-    def is_shared(selector: Selector) -> bool:
-        if selector.kind == "input":
-            return all(selector.name in names for names in inputs)
-        first, *others = (by_node[selector.name] for by_node in computed)
-        return all(other == first for other in others)
-
-    return is_shared
+def _of_its_method(facts: OperatorFacts) -> OperatorFacts:
+    selector = facts.selector and facts.selector._replace(method=facts.operator.method)
+    return replace(facts, selector=selector)
 
 
-def _joined(
-    found: Mapping[str, OperatorFacts], methods: Sequence[LoweredMethod]
-) -> Iterator[tuple[str, OperatorFacts]]:
-    """Yield the facts about the operators of all methods. Those that are shared have the uses of all methods."""
-    names = [method.exported.method for method in methods]
-    for name, facts in found.items():
-        local = name.removeprefix(f"{facts.operator.method}/")
-        same = [found.get(in_method(local, method)) for method in names]
-        if facts.selector is None or facts.selector.method is not None or len(same) == 1 or None in same:
-            yield name, facts
+def _shared(by_method: Sequence[Mapping[str, OperatorFacts]]) -> dict[str, OperatorFacts]:
+    """Return the facts about what every method has: with the uses of all methods, and with the twins.
+
+    A selector is shared if it selects, in every method, the same input, or operators that the same line of the same
+    module calls in the same order.
+    """
+    shared: dict[str, OperatorFacts] = {}
+    selected = [defaultdict[Selector, list[OperatorFacts]](list) for _ in by_method]
+    for by_selector, of_method in zip(selected, by_method, strict=True):
+        for facts in of_method.values():
+            if facts.selector is not None:
+                by_selector[facts.selector].append(facts)
+    for selector, operators in selected[0].items():
+        others = [by_selector[selector] for by_selector in selected[1:]]
+        if any(list(map(_origin, other)) != list(map(_origin, operators)) for other in others):
             continue
-        uses = [other for other in same if other is not None]
-        codes = [use.codes_used for use in uses if use.codes_used is not None]
-        yield (
-            name,
-            replace(
-                facts,
-                least=min((use.least for use in uses if use.least is not None), default=None),
-                largest=max((use.largest for use in uses if use.largest is not None), default=None),
-                clipped_elements=sum(use.clipped_elements for use in uses),
-                codes_used=(min(low for low, _ in codes), max(high for _, high in codes)) if codes else None,
-                before_softmax=any(use.before_softmax for use in uses),
-                bias_use=facts.bias_use or next((use.bias_use for use in uses if use.bias_use is not None), None),
-            ),
-        )
+        for twins in zip(operators, *others, strict=True):
+            shared |= {facts.operator.name: _joined(facts, twins) for facts in twins}
+    return shared
+
+
+def _origin(facts: OperatorFacts) -> tuple[str, str, str]:
+    return facts.operator.target, facts.operator.module_path, facts.operator.stack_trace
+
+
+def _joined(facts: OperatorFacts, twins: Sequence[OperatorFacts]) -> OperatorFacts:
+    """Return the facts about an operator with the uses of its value in all methods."""
+    codes = [twin.codes_used for twin in twins if twin.codes_used is not None]
+    return replace(
+        facts,
+        twins=tuple(twin.operator.name for twin in twins),
+        least=min((twin.least for twin in twins if twin.least is not None), default=None),
+        largest=max((twin.largest for twin in twins if twin.largest is not None), default=None),
+        clipped_elements=sum(twin.clipped_elements for twin in twins),
+        codes_used=(min(low for low, _ in codes), max(high for _, high in codes)) if codes else None,
+        before_softmax=any(twin.before_softmax for twin in twins),
+        bias_use=facts.bias_use or next((twin.bias_use for twin in twins if twin.bias_use is not None), None),
+    )
 
 
 def _method_facts(
-    comparison: Comparison, lowered: LoweredMethod, first: int, inputs: int, states: Collection[int]
+    comparison: Comparison, lowered: LoweredMethod, first: int, inputs: int, states: Collection[str]
 ) -> dict[str, OperatorFacts]:
     """Return the facts about a method. `first`, `inputs`: the numbers of operators and inputs of those before it.
 
-    `states`: the positions of the inputs that are states, which no override can change.
+    `states`: the names of the inputs that are states of any method, which no override can change.
     """
     method = lowered.exported.method
     operators = [named_operator(operator, method, first) for operator in lowered.operators]
@@ -184,7 +189,7 @@ def _method_facts(
         name = in_method(spec.name, method)
         facts = _input_facts(-1 - inputs - number, spec, qparams, uses.get(name))
         operator = replace(facts.operator, method=method, name=name)
-        given[name] = replace(facts, operator=operator, selector=None if number in states else facts.selector)
+        given[name] = replace(facts, operator=operator, selector=None if spec.name in states else facts.selector)
     return given | {
         operator.name: _facts(
             operator,

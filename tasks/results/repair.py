@@ -8,6 +8,7 @@ from statistics import mean
 from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.conf.units import KIB
 from qnnsweep.tasks.numerics.interval import bootstrap_interval
+from qnnsweep.tasks.numerics.noise import MethodSample
 from qnnsweep.tasks.numerics.token_scores import score_statistics
 from qnnsweep.tasks.records import Comparison, ExportedMethod, LoweredProgram
 from qnnsweep.tasks.records.cell_rows import Finals
@@ -90,11 +91,11 @@ def measurement(cell: CellResult) -> Measurement | None:
 
 def _metric(comparison: Comparison, name: str | None) -> tuple[tuple[float, ...], str | None]:
     """Return the values of a metric per sample, and the reason if they have no mean that counts."""
-    values: dict[int, list[float]] = {}
+    values: dict[MethodSample, list[float]] = {}
     rows = [row for row in comparison.metrics if row.metric == name and row.operator is None and row.rung == "device"]
     for row in rows:
         if row.value is not None:
-            values.setdefault(row.sample, []).append(row.value)
+            values.setdefault((row.method, row.sample), []).append(row.value)
     problem = next((row.problem for row in rows if row.problem is not None), None)
     if not values and problem is None:
         problem = "it has no value for any sample"

@@ -13,8 +13,9 @@ from qnnsweep.tasks.storage.store import Store
 def unseen_samples(methods: Sequence[ExportedMethod], searched: int, store: Store) -> tuple[list[int], int]:
     """Return the samples of the model after the first `searched` ones that no calibration or search has used.
 
-    Return also how many of them are left out. A sample is left out if the inputs of all of its methods, or of all of
-    its steps, equal those of used samples. Samples that are equal to each other are used only once.
+    Return also how many of them are left out: those of which a method has read the inputs before. A sequence of steps
+    is left out if all of its steps were used, because many sequences begin alike. Samples that are equal to each other
+    are used only once. If a method has no unseen sample, there is none.
     """
     used: set[str] = set()
     by_sample: dict[int, list[str]] = {}
@@ -25,9 +26,12 @@ def unseen_samples(methods: Sequence[ExportedMethod], searched: int, store: Stor
             by_sample.setdefault(sample, []).append(digest)
     unseen: list[int] = []
     for sample, digests in sorted(by_sample.items()):
-        if sample >= searched and not used.issuperset(digests):
+        is_seen = used.issuperset(digests) if methods[0].positions else not used.isdisjoint(digests)
+        if sample >= searched and not is_seen:
             unseen.append(sample)
         used.update(digests)
+    if not all(method.samples_of(unseen) for method in methods):
+        unseen = []
     return unseen, sum(sample >= searched for sample in by_sample) - len(unseen)
 
 

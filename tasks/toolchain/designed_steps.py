@@ -5,7 +5,7 @@ steps before it have written in the device's arithmetic. It reads eager PyTorch'
 compared with and without a change.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import ExportedMethod, PlannedStep, Quantization, StepPlan
+from qnnsweep.tasks.records import ExportedMethod, PlannedStep, Quantization, StateLink, StepPlan
 from qnnsweep.tasks.toolchain import runner
 from qnnsweep.tasks.toolchain.edge import output_noise
 from qnnsweep.tasks.toolchain.reference.designed import DesignedRuns
@@ -39,16 +39,17 @@ def noise_of_samples(methods: Sequence[DesignedMethod]) -> Iterator[float]:
             yield output_noise(method.runs(sample), method.eager, number)
 
 
-def noise_of_steps(methods: Sequence[DesignedMethod], plan: StepPlan) -> Iterator[float]:
-    """Yield the noise of every step, method by method.
+def noise_of_steps(
+    methods: Sequence[DesignedMethod], plan: StepPlan, equal_grids: Collection[StateLink]
+) -> Iterator[float]:
+    """Yield the noise of every step, method by method. `equal_grids`: states that must be read as they are written.
 
-    Raises EvidenceError if the host cannot compute a step, or if a state has one grid where it is written and another
-    one where it is read.
+    Raises EvidenceError if the host cannot compute a step, or if such a state is read on another grid.
     """
     by_name = {method.exported.name: method for method in methods}
-    for link in plan.links:
+    for link in equal_grids:
         written, read = by_name[link.method].output_grids[link.output], by_name[link.to_method].input_grids[link.input]
-        if _grid(written) != _grid(read):
+        if grid_of(written) != grid_of(read):
             state = by_name[link.to_method].exported.inputs[link.input].name
             raise EvidenceError(f"the state {state} would be written on one grid and read on another")
     samples = {
@@ -67,7 +68,7 @@ def noise_of_steps(methods: Sequence[DesignedMethod], plan: StepPlan) -> Iterato
 
     def call(place: tuple[int, int], step: PlannedStep, inputs: Sequence[Any]) -> list[Any]:
         method, number = by_name[step.method], samples[place]
-        outputs = method.runs([torch.from_numpy(np.ascontiguousarray(array)) for array in inputs])
+        outputs = method.runs([torch.from_numpy(np.asarray(array, order="C")) for array in inputs])
         noise[step.method, number] = output_noise(outputs, method.eager, number)
         return [output.numpy() for output in outputs]
 
@@ -76,7 +77,7 @@ def noise_of_steps(methods: Sequence[DesignedMethod], plan: StepPlan) -> Iterato
     yield from (noise[name, number] for name, method in by_name.items() for number in range(len(method.samples)))
 
 
-def _grid(qparams: Quantization | None) -> tuple[float, int] | None:
+def grid_of(qparams: Quantization | None) -> tuple[float, int] | None:
     """Return the scale and the zero point. QNN stores the scale as float32."""
     return None if qparams is None else (float(np.float32(qparams.scale[0])), qparams.zero_point[0])
 

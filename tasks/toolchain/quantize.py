@@ -43,11 +43,12 @@ def quantized_programs(
     methods: Sequence[ExportedMethod], scheme: SchemeConfig, kind: str, links: Sequence[StateLink] | None, store: Store
 ) -> Iterator[ExportedProgram]:
     """Yield the quantized program of every method, without storing anything. `links`: None without states."""
-    with torch.no_grad():
-        modules = [_loaded(exported, store) for exported in methods]
-        for exported, graph in zip(methods, _calibrated(methods, modules, scheme, kind, links, store), strict=True):
+    modules = [_loaded(exported, store) for exported in methods]
+    for exported, graph in zip(methods, _calibrated(methods, modules, scheme, kind, links, store), strict=True):
+        with torch.no_grad():
             sample = read_samples(store, exported.evaluation, input_names(exported), 1)[0]
-            yield torch.export.export(_converted(graph, _weight_observers(graph)), sample, strict=True)
+            program = torch.export.export(_converted(graph, _weight_observers(graph)), sample, strict=True)
+        yield program
 
 
 def _calibrated(

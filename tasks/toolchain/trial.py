@@ -13,11 +13,11 @@ from executorch.exir import EdgeProgramManager
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import ExportedMethod, LoweredMethod, Operator, StepPlan
+from qnnsweep.tasks.records import ExportedMethod, LoweredMethod, Operator, StateLink, StepPlan
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.compile import Unavailable, try_compile, try_delegation
-from qnnsweep.tasks.toolchain.designed_steps import DesignedMethod, noise_of_samples, noise_of_steps
+from qnnsweep.tasks.toolchain.designed_steps import DesignedMethod, grid_of, noise_of_samples, noise_of_steps
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.edge import edge_program
 from qnnsweep.tasks.toolchain.overridden import has_precision, select_only
@@ -139,9 +139,20 @@ def _designed(
             )
         )
     try:
-        return edges, list(noise_of_samples(designed) if plan is None else noise_of_steps(designed, plan))
+        return edges, list(
+            noise_of_samples(designed) if plan is None else noise_of_steps(designed, plan, list(_equal(before, plan)))
+        )
     except EvidenceError as refusal:
         return edges, str(refusal)
+
+
+def _equal(before: Sequence[LoweredMethod], plan: StepPlan) -> Iterator[StateLink]:
+    """Yield the states that one grid has where they are written and where they are read."""
+    methods = {method.exported.name: method for method in before}
+    for link in plan.links:
+        written, read = methods[link.method].output_grid(link.output), methods[link.to_method].input_qparams[link.input]
+        if grid_of(written) == grid_of(read):
+            yield link
 
 
 def _refusal(

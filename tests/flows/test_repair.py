@@ -172,6 +172,8 @@ WRONG = {
     "target.final_snr_db=30 scheme=8a8w,16a8w": "scheme: a repair has only one value of this key; sweep soc instead",
     "target.size_kib=64 model=tiny_llama": "target.size_kib=64: the bits of the weights are searched for models with "
     "one method and without states alone",
+    "target.mean_snr_db=30 model=tiny_gru": "target.mean_snr_db=30.0: a mean or a quantile needs samples that do not "
+    "depend on each other, and the steps of a sequence do; use target.final_snr_db or target.top1_agreement",
     "target.final_snr_db=30 scheme=fp16": "scheme=fp16: only a quantized scheme can be repaired",
     "target.final_snr_db=30 measure.replay=false": "measure: measure.dump_operators, measure.replay and measure.budget "
     "must be true: the candidates come from the error budget",
