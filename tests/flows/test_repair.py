@@ -151,6 +151,28 @@ def wait_for_step(process: subprocess.Popen[str], number: int) -> None:
     raise AssertionError(f"the program has ended before step {number}")
 
 
+@pytest.mark.slow
+def test_a_language_model_is_repaired_in_both_methods_and_certified_with_unseen_sequences(
+    program: Program, tmp_path: Path
+) -> None:
+    words = ["model=tiny_llama", "scheme=8a8w", "soc=SM8650", "model.evaluation.count=8", "certificate.samples=8"]
+    target = ["target.final_snr_db=13", "budget.compilations=2", f"artifacts={tmp_path}"]
+    ran = program.run("repair", "--json", *words, *target)
+    assert ran.returncode == 0, ran.stderr
+    result = result_of(ran)
+    assert (result["reached"], result["compilations"]) == (True, 2)
+    assert result["changes"] == ["a narrower fixed range for 2 additions (layers.0.attention and 1 more)"]
+    overrides = yaml.safe_load(Path(result["scheme_file"]).read_text())["overrides"]
+    assert [sorted(override) for override in overrides] == [["node", "range"]] * 2, "both methods have the nodes"
+    steps = read_table(tmp_path, "repair", result["run_id"])
+    assert steps[1]["measured_db"] == pytest.approx(steps[1]["predicted_db"], abs=2)
+    grids = [row for row in read_table(tmp_path, "audit", result["run_id"]) if row["check"] == "grid of a state"]
+    assert [row["status"] for row in grids] == ["met"] * 16, "four states of two links, before and after"
+    certificate = read_table(tmp_path, "certificate", result["run_id"])
+    assert [(row["side"], row["certificate_samples"]) for row in certificate] == [("before", 8), ("after", 8)]
+    assert certificate[1]["final_snr_db"] > certificate[0]["final_snr_db"] + 2
+
+
 def test_a_scheme_that_one_soc_cannot_run_is_compiled_for_none(resources: Resources) -> None:
     from qnnsweep.conf.repair_plan import planned
     from qnnsweep.flows.repair import measured
