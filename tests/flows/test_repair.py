@@ -170,7 +170,7 @@ def test_a_language_model_is_repaired_in_both_methods_and_certified_with_unseen_
     assert [row["status"] for row in grids] == ["met"] * 16, "four states of two links, before and after"
     certificate = read_table(tmp_path, "certificate", result["run_id"])
     assert [(row["side"], row["certificate_samples"]) for row in certificate] == [("before", 8), ("after", 8)]
-    assert certificate[1]["final_snr_db"] > certificate[0]["final_snr_db"] + 2
+    assert certificate[1]["final_snr_db"] > certificate[0]["final_snr_db"] + 1
 
 
 def test_a_scheme_that_one_soc_cannot_run_is_compiled_for_none(resources: Resources) -> None:
