@@ -37,8 +37,8 @@ def execute(deployment: Deployment, *, device: Device, store: Store) -> Executio
     """Start the runner once per launch. Raises RunnerFailed if the runner fails, DeviceError if the channel fails.
 
     A program that another process ends, or that lacks memory, is a fault of the machine: DeviceError, and MachineFault
-    if the device is this machine. A debug program is then started once more. If it fails, its result says why, because
-    the shipping program has been measured by then. It can need more memory than the shipping program.
+    if the device is this machine. A debug program that a signal or a lack of memory ends is started once more. If it
+    fails, its result says why, because the shipping program has been measured by then. It can need more memory.
     """
     results = tuple(_launch(deployment, launch, device, store) for launch in deployment.bundle.launches)
     return Execution(device=device.name, results=results, bytes_sent=deployment.bytes_sent)
@@ -75,12 +75,12 @@ def _launch(
         failure = f"the {launch.title} ended with {ending} on {device.name}\n{end}"
         if (known := of_runner(printed, errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
-        if (fault := _machine_fault(launch, result, f"{printed}\n{errors}", device)) is not None:
-            if launch.debug and not is_again:
-                require_success(device.run(["rm", "-rf", "--", folder]), f"{device.name}: cannot remove {folder}")
-                return _launch(deployment, launch, device, store, is_again=True)
-            if not launch.debug or -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                raise fault
+        fault = _machine_fault(launch, result, f"{printed}\n{errors}", device)
+        if launch.debug and not is_again and (fault is not None or code < 0):
+            require_success(device.run(["rm", "-rf", "--", folder]), f"{device.name}: cannot remove {folder}")
+            return _launch(deployment, launch, device, store, is_again=True)
+        if fault is not None and (not launch.debug or -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
+            raise fault
         missing = missing_operators(printed, errors)
         if missing:
             failure = (

@@ -270,9 +270,9 @@ def with_debug_program(bench: Bench, code: str) -> Bundle:
     return replace(bundle, launches=(shipping, debug))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
 @pytest.mark.parametrize("config_name", ["over_adb", "here"])
-def test_a_debug_program_that_is_ended_by_another_process_is_started_once_more(
+def test_a_debug_program_that_a_signal_ends_is_started_once_more(
     bench: Bench, number: signal.Signals, config_name: str
 ) -> None:
     bundle = with_debug_program(bench, ENDED_ONCE.format(number=number.value))
