@@ -45,19 +45,19 @@ def planned(overrides: Sequence[str], folders: Sequence[Path]) -> Plan:
 
 def _check_several(model: ModelConfig, target: TargetConfig) -> None:
     """Raise RequestError for a target that a model with several methods or with states cannot have."""
-    problems = {
-        "the bits of the weights are searched for models with one method and without states alone": (
-            ("size_kib", "effective_bits") if model.methods or model.states else ()
-        ),
-        "a mean or a quantile needs samples that do not depend on each other, and the steps of a sequence do; "
-        "use target.final_snr_db or target.top1_agreement": (
-            ("mean_snr_db", "quantile_snr_db", "metric") if model.states else ()
-        ),
-    }
-    for problem, names in problems.items():
-        for name in names:
-            if (value := getattr(target, name)) is not None:
-                raise RequestError(problem, key=f"target.{name}", value=str(value))
+    refused: dict[str, str] = {}
+    if model.methods or model.states:
+        problem = "the bits of the weights are searched for models with one method and without states alone"
+        refused |= dict.fromkeys(("size_kib", "effective_bits"), problem)
+    if model.states:
+        problem = (
+            "a mean or a quantile needs samples that do not depend on each other, and the steps of a sequence do; "
+            "use target.final_snr_db or target.top1_agreement"
+        )
+        refused |= dict.fromkeys(("mean_snr_db", "quantile_snr_db", "metric"), problem)
+    for name, problem in refused.items():
+        if (value := getattr(target, name)) is not None:
+            raise RequestError(problem, key=f"target.{name}", value=str(value))
 
 
 def _check_metric(target: TargetConfig) -> None:

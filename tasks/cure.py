@@ -56,11 +56,21 @@ def cure(
     def call(function: Callable[..., Any], *given: Any) -> CallResult[Any]:
         return next(calls, silent).call("cure", function, *given, subject=subject)
 
+    def trial_of(candidate: Candidate, changed: SchemeConfig, most_noise: float) -> Trial:
+        given = lowered.methods, plan, scheme, changed, kind, soc, most_noise, store
+        return _trial(candidate, partial(call, entrypoints.try_scheme, *given))
+
+    def offered() -> list[Candidate]:
+        return [
+            candidate
+            for candidate in candidates(comparison, lowered, scheme, target, allocations)
+            if excluded_scheme(kind, soc, candidate.scheme) is None and candidate.key not in trials
+        ]
+
     before: tuple[float, ...] = ()
-    if plan is not None and (first := candidates(comparison, lowered, scheme, target)[:1]):
-        given = lowered.methods, plan, scheme, scheme, kind, soc, math.inf, store
-        unchanged = _trial(first[0], partial(call, entrypoints.try_scheme, *given))
-        if unchanged.refused is not None:  # what the host cannot compute without a change
+    if plan is not None and (first := offered()[:1]):
+        unchanged = trial_of(first[0], scheme, math.inf)
+        if unchanged.refused is not None:  # no change can be judged
             return Cures(trials=(unchanged,))
         before = unchanged.noise
     promise = Promise(comparison, lowered, before)
@@ -70,17 +80,9 @@ def cure(
         """Try a candidate, and return whether no other one need be tried."""
         # Of a change for the device's own error, the host can show only that it compiles.
         limit = math.inf if candidate.is_needed or candidate.cause == "device" else most_noise
-        given = lowered.methods, plan, scheme, candidate.scheme, kind, soc, limit, store
-        trial = trials[candidate.key] = _trial(candidate, partial(call, entrypoints.try_scheme, *given))
+        trial = trials[candidate.key] = trial_of(candidate, candidate.scheme, limit)
         promised = promise.of(candidate, trial)
         return promised is not None and (promised.predicted_db >= OF_USE_DB or candidate.is_needed)
-
-    def offered() -> list[Candidate]:
-        return [
-            candidate
-            for candidate in candidates(comparison, lowered, scheme, target, allocations)
-            if excluded_scheme(kind, soc, candidate.scheme) is None and candidate.key not in trials
-        ]
 
     def other_bits_help() -> bool:
         """Try the best bits of the weights, and return whether no other change need be tried."""
@@ -104,6 +106,7 @@ def cure(
 
 
 def _is_long(lowered: LoweredProgram) -> bool:
+    """Return whether the trials of a program are long: it has several methods, or states."""
     return lowered.model.driven is not None or len(lowered.methods) > 1
 
 

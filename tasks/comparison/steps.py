@@ -41,6 +41,7 @@ from qnnsweep.tasks.records import (
     StepComparison,
 )
 from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.records.stages import by_place
 from qnnsweep.tasks.records.vocabulary import StepOrigin
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import runner
@@ -144,9 +145,7 @@ class _Method:
             self.debug |= load(store.read(files.outputs))
             self.inputs |= load(store.read(files.inputs)) if files.inputs else {}
         self.run: Callable[[Sequence[Array]], list[Array]] = exported_function(self.exported, store)
-        self.sample = {
-            (place.sequence, place.step): sample for sample, place in enumerate(self.exported.positions or ())
-        }
+        self.sample = by_place(self.exported.positions)
 
     def confirm_inputs(self, inputs: Sequence[Sequence[Array]]) -> None:
         """Raise EvidenceError if the inputs of a captured step on the device do not follow from its outputs."""

@@ -14,6 +14,7 @@ from qnnsweep.tasks.comparison.diverged import Place, diverged
 from qnnsweep.tasks.numerics.samples import sample_noise
 from qnnsweep.tasks.records import Blob, Bundle, Capture, Launch, LaunchedMethod
 from qnnsweep.tasks.records.keys import METHOD, tensor_key
+from qnnsweep.tasks.records.stages import by_place
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import runner
 
@@ -119,9 +120,7 @@ def _diverged(shipping: Launch, methods: Sequence[_Method], store: Store) -> set
         return set()
     plan = runner.plan_of(store.read(shipping.input_list).decode())
     samples = {
-        (place.sequence, place.step): (method, sample)
-        for method in methods
-        for sample, place in enumerate(method.launched.positions or ())
+        place: (method, sample) for method in methods for place, sample in by_place(method.launched.positions).items()
     }
     return {samples[place] for place in diverged(plan, dict(_tokens(plan, samples)))}
 

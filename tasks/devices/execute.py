@@ -79,7 +79,8 @@ def _launch(
         if launch.debug and not is_again and (fault is not None or code < 0):
             require_success(device.run(["rm", "-rf", "--", folder]), f"{device.name}: cannot remove {folder}")
             return _launch(deployment, launch, device, store, is_again=True)
-        if fault is not None and (not launch.debug or -code in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
+        is_terminated = -code in ENDED_BY_OTHERS and -code != signal.SIGKILL
+        if fault is not None and (not launch.debug or is_terminated):
             raise fault
         missing = missing_operators(printed, errors)
         if missing:

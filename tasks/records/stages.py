@@ -5,7 +5,7 @@ with its record and left out of the record's digest. A field with `IDENTITY_UNLE
 None, so that a new field does not change the digests of records without it.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +95,11 @@ class Place:
 
     sequence: int
     step: int
+
+
+def by_place(positions: Sequence[Place] | None) -> dict[tuple[int, int], int]:
+    """Return the samples of a method by the sequence and the number of their steps. `positions`: of all samples."""
+    return {(place.sequence, place.step): sample for sample, place in enumerate(positions or ())}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

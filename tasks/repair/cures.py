@@ -81,16 +81,17 @@ class Promise:
 
     def of(self, candidate: Candidate, trial: Trial) -> Cure | None:
         """Return a candidate with its predicted gain; None if it is refused, or if nothing can be predicted."""
-        # A step after another token than eager PyTorch's is not compared.
-        known = [number for number, sample in enumerate(self._samples) if sample in self._device]
-        samples = [self._samples[number] for number in known]
-        if trial.refused is not None or len(trial.noise) != len(self._samples) or not known:
+        if trial.refused is not None or len(trial.noise) != len(self._samples):
             return None
-        if any(sample not in self.design for sample in samples):
+        if not self._device or not self._device.keys() <= self.design.keys():
             return None
         removed = candidate.device_share if self._is_measured else 0.0
-        device, design = ([noise[sample] for sample in samples] for noise in (self._device, self.design))
-        noise = predicted_noise(device, design, [trial.noise[number] for number in known], removed)
+        changed = dict(zip(self._samples, trial.noise, strict=True))
+        # A step after another token than eager PyTorch's has no noise on the device.
+        device, design, after = (
+            [noise[sample] for sample in self._device] for noise in (self._device, self.design, changed)
+        )
+        noise = predicted_noise(device, design, after, removed)
         gains = [gain_db(LOWEST([before]), LOWEST([after])) for before, after in zip(device, noise, strict=True)]
         gain = gain_db(self._statistic(device), self._statistic(noise))
         return Cure(candidate=candidate, predicted_db=gain, lowest_db=min(gains), highest_db=max(gains))

@@ -117,14 +117,15 @@ def operator_facts(comparison: Comparison, lowered: LoweredProgram) -> dict[str,
 
 
 def _of_its_method(facts: OperatorFacts) -> OperatorFacts:
+    """Return the facts with a selector that selects in this method alone."""
     selector = facts.selector and facts.selector._replace(method=facts.operator.method)
     return replace(facts, selector=selector)
 
 
 def _shared(by_method: Sequence[Mapping[str, OperatorFacts]]) -> dict[str, OperatorFacts]:
-    """Return the facts about what every method has: with the uses of all methods, and with the twins.
+    """Return the facts about the inputs and the operators that every method has, each with its uses in all methods.
 
-    A selector is shared if it selects, in every method, the same input, or operators that the same line of the same
+    They are those whose selector selects, in every method, the same input, or operators that the same line of the same
     module calls in the same order.
     """
     shared: dict[str, OperatorFacts] = {}

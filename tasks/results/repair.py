@@ -1,7 +1,7 @@
 """The judgement of a repair's steps: what a scheme reaches on every SoC, and what is missing to the target."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 
@@ -47,7 +47,9 @@ def of_samples(cell: CellResult, samples: Collection[int]) -> CellResult:
     steps = tuple(step for step in comparison.steps if step.sample in samples)
     return replace(
         cell,
-        exported=replace(exported, methods=tuple(_of_samples(method, by_method) for method in exported.methods)),
+        exported=replace(
+            exported, methods=tuple(_of_samples(method, by_method[method.method]) for method in exported.methods)
+        ),
         comparison=replace(
             comparison,
             outputs=tuple(row for row in comparison.outputs if row.sample in by_method.get(row.method, ())),
@@ -58,8 +60,7 @@ def of_samples(cell: CellResult, samples: Collection[int]) -> CellResult:
     )
 
 
-def _of_samples(method: ExportedMethod, by_method: Mapping[str | None, Sequence[int]]) -> ExportedMethod:
-    samples = by_method[method.method]
+def _of_samples(method: ExportedMethod, samples: Sequence[int]) -> ExportedMethod:
     return replace(
         method,
         sample_names=tuple(method.sample_names[sample] for sample in samples),

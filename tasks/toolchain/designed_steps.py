@@ -1,19 +1,21 @@
-"""The noise of the samples of changed programs at the rung `designed`. Runs in a worker.
+"""The methods of a program with a changed scheme, and the noise of their samples at the rung `designed`. For a worker.
 
 The steps of a model with states run one after the other, by the loop of the device: a step reads the states that the
 steps before it have written in the device's arithmetic. It reads eager PyTorch's tokens, so that the same steps are
 compared with and without a change.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from executorch.exir import EdgeProgramManager
 
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import ExportedMethod, PlannedStep, Quantization, StateLink, StepPlan
+from qnnsweep.tasks.records import ExportedMethod, LoweredMethod, Operator, PlannedStep, Quantization, StepPlan
+from qnnsweep.tasks.records.stages import by_place
 from qnnsweep.tasks.toolchain import runner
 from qnnsweep.tasks.toolchain.edge import output_noise
 from qnnsweep.tasks.toolchain.reference.designed import DesignedRuns
@@ -21,15 +23,22 @@ from qnnsweep.tasks.toolchain.reference.designed import DesignedRuns
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DesignedMethod:
-    """A method of a changed program, and its samples."""
+    """A method with a changed scheme, and its samples."""
 
-    exported: ExportedMethod
+    before: LoweredMethod
+    """The method before the change."""
+    program: EdgeProgramManager
+    operators: Sequence[Operator]
     runs: DesignedRuns
     samples: Sequence[tuple[torch.Tensor, ...]]
     """The inputs of the samples in eager PyTorch's own run: of the first ones, among which samples may be chosen."""
     eager: Mapping[str, torch.Tensor]
     input_grids: Sequence[Quantization | None]
     output_grids: Sequence[Quantization | None]
+
+    @property
+    def exported(self) -> ExportedMethod:
+        return self.before.exported
 
 
 def noise_of_samples(methods: Sequence[DesignedMethod]) -> Iterator[float]:
@@ -39,24 +48,22 @@ def noise_of_samples(methods: Sequence[DesignedMethod]) -> Iterator[float]:
             yield output_noise(method.runs(sample), method.eager, number)
 
 
-def noise_of_steps(
-    methods: Sequence[DesignedMethod], plan: StepPlan, equal_grids: Collection[StateLink]
-) -> Iterator[float]:
-    """Yield the noise of every step, method by method. `equal_grids`: states that must be read as they are written.
+def noise_of_steps(methods: Sequence[DesignedMethod], plan: StepPlan) -> Iterator[float]:
+    """Yield the noise of every step, method by method.
 
-    Raises EvidenceError if the host cannot compute a step, or if such a state is read on another grid.
+    Raises EvidenceError if the host cannot compute a step, or if a state would be read on another grid than it is
+    written, which it was not before the change.
     """
     by_name = {method.exported.name: method for method in methods}
-    for link in equal_grids:
-        written, read = by_name[link.method].output_grids[link.output], by_name[link.to_method].input_grids[link.input]
-        if grid_of(written) != grid_of(read):
-            state = by_name[link.to_method].exported.inputs[link.input].name
+    for link in plan.links:
+        writer, reader = by_name[link.method], by_name[link.to_method]
+        was_equal = _grid(writer.before.output_grid(link.output)) == _grid(reader.before.input_qparams[link.input])
+        if was_equal and _grid(writer.output_grids[link.output]) != _grid(reader.input_grids[link.input]):
+            state = reader.exported.inputs[link.input].name
             raise EvidenceError(f"the state {state} would be written on one grid and read on another")
-    samples = {
-        (place.sequence, place.step): number
-        for method in methods
-        for number, place in enumerate((method.exported.positions or ())[: len(method.samples)])
-    }
+    samples: dict[tuple[int, int], int] = {}
+    for method in methods:
+        samples |= by_place((method.exported.positions or ())[: len(method.samples)])
     noise: dict[tuple[str, int], float] = {}
 
     def read_input(name: str, index: int, key: str | None) -> Any:
@@ -77,7 +84,7 @@ def noise_of_steps(
     yield from (noise[name, number] for name, method in by_name.items() for number in range(len(method.samples)))
 
 
-def grid_of(qparams: Quantization | None) -> tuple[float, int] | None:
+def _grid(qparams: Quantization | None) -> tuple[float, int] | None:
     """Return the scale and the zero point. QNN stores the scale as float32."""
     return None if qparams is None else (float(np.float32(qparams.scale[0])), qparams.zero_point[0])
 

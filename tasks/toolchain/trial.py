@@ -6,18 +6,18 @@ promises a gain, the operators whose bits or form changed are compiled, with all
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from executorch.exir import EdgeProgramManager
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import ExportedMethod, LoweredMethod, Operator, StateLink, StepPlan
+from qnnsweep.tasks.records import ExportedMethod, LoweredMethod, Operator, StepPlan
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.compile import Unavailable, try_compile, try_delegation
-from qnnsweep.tasks.toolchain.designed_steps import DesignedMethod, grid_of, noise_of_samples, noise_of_steps
+from qnnsweep.tasks.toolchain.designed_steps import DesignedMethod, noise_of_samples, noise_of_steps
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.edge import edge_program
 from qnnsweep.tasks.toolchain.overridden import has_precision, select_only
@@ -39,15 +39,6 @@ _NOISE_OF_FLOAT16 = 1e-7
 its weights, and of its result, each with about 77 dB. The rung `designed` rounds the results alone."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Edge:
-    """The edge program of a method with a changed scheme."""
-
-    before: LoweredMethod
-    program: EdgeProgramManager
-    operators: Sequence[Operator]
-
-
 def try_scheme(
     before: Sequence[LoweredMethod],
     plan: StepPlan | None,
@@ -66,7 +57,8 @@ def try_scheme(
     None if it can. Raises RequestError for an override that does not fit the program.
     """
     make_deterministic()
-    edges, noise = _designed(before, plan, changed, kind, store)
+    designed = _designed(before, plan, changed, kind, store)
+    noise = _noise(designed, plan)
     if isinstance(noise, str):
         return [], noise
     coarse = [
@@ -74,7 +66,7 @@ def try_scheme(
         for override in changed.overrides
     ]
     if coarse != changed.overrides:
-        _, of_coarse = _designed(before, plan, replace(changed, overrides=coarse), kind, store)
+        of_coarse = _noise(_designed(before, plan, replace(changed, overrides=coarse), kind, store), plan)
         if isinstance(of_coarse, str):
             return [], of_coarse
         pairs = zip(noise, of_coarse, strict=True)
@@ -83,10 +75,10 @@ def try_scheme(
         noise = [of_sample + _NOISE_OF_FLOAT16 for of_sample in noise]
     if max(noise, default=0.0) > most_noise:
         return noise, None
-    for edge in edges:
-        differing = _changed(edge.before.operators, edge.operators, scheme, changed)
-        names = {edge.operators[index].name for index in differing}
-        if names and (refused := _refusal(edge.before, edge.program, names, changed, kind, soc)) is not None:
+    for method in designed:
+        differing = _changed(method.before.operators, method.operators, scheme, changed)
+        names = {method.operators[index].name for index in differing}
+        if names and (refused := _refusal(method.before, method.program, names, changed, kind, soc)) is not None:
             return noise, refused
     return noise, None
 
@@ -111,48 +103,39 @@ def why_refused(
 
 def _designed(
     before: Sequence[LoweredMethod], plan: StepPlan | None, scheme: SchemeConfig, kind: str, store: Store
-) -> tuple[list[_Edge], list[float] | str]:
-    """Return the edge program of every method with a scheme, and the noise of every sample or why there is none."""
+) -> list[DesignedMethod]:
+    """Return every method with a scheme. `before`, `plan`: see `try_scheme`."""
     compiler = backend_of(kind).compiler(scheme, None)
     links = None if plan is None else plan.links
     programs = quantized_programs([method.exported for method in before], scheme, kind, links, store)
-    edges: list[_Edge] = []
     designed: list[DesignedMethod] = []
     for method, program in zip(before, programs, strict=True):
         exported = method.exported
         edge = edge_program(compiler, program, exported.name)
         graph = edge.exported_program(exported.name)
         operators, qparams, reference = operator_table(graph, compiler), input_qparams(graph, compiler), graph_of(graph)
-        edges.append(_Edge(before=method, program=edge, operators=operators))
-        runs = DesignedRuns(reference, operators, qparams, design_of(reference, operators, qparams, compiler))
-        grids = [
-            None if index is None else operators[index].quantization for index in output_operators(graph, operators)
-        ]
+        outputs = output_operators(graph, operators)
         designed.append(
             DesignedMethod(
-                exported=exported,
-                runs=runs,
+                before=method,
+                program=edge,
+                operators=operators,
+                runs=DesignedRuns(reference, operators, qparams, design_of(reference, operators, qparams, compiler)),
                 samples=read_samples(store, exported.evaluation, input_names(exported), method.choosable),
                 eager=read_tensors(store, exported.outputs_eager),
                 input_grids=qparams,
-                output_grids=grids,
+                output_grids=[None if index is None else operators[index].quantization for index in outputs],
             )
         )
+    return designed
+
+
+def _noise(designed: Sequence[DesignedMethod], plan: StepPlan | None) -> list[float] | str:
+    """Return the noise of every sample, or why there is none."""
     try:
-        return edges, list(
-            noise_of_samples(designed) if plan is None else noise_of_steps(designed, plan, list(_equal(before, plan)))
-        )
+        return list(noise_of_samples(designed) if plan is None else noise_of_steps(designed, plan))
     except EvidenceError as refusal:
-        return edges, str(refusal)
-
-
-def _equal(before: Sequence[LoweredMethod], plan: StepPlan) -> Iterator[StateLink]:
-    """Yield the states that one grid has where they are written and where they are read."""
-    methods = {method.exported.name: method for method in before}
-    for link in plan.links:
-        written, read = methods[link.method].output_grid(link.output), methods[link.to_method].input_qparams[link.input]
-        if grid_of(written) == grid_of(read):
-            yield link
+        return str(refusal)
 
 
 def _refusal(

@@ -69,7 +69,7 @@ NARROWER = "a narrower fixed range for the addition layers.add"
 def test_a_value_of_all_methods_of_a_model_with_states_gets_a_range_for_the_values_of_all_methods() -> None:
     methods = method("prefill", ADDITION), method("decode", ADDITION)
     offered = changes(*cell(*methods, driven=DRIVEN, prefill=PREFILL, decode=DECODE))
-    # From -4 to 15, and a tenth of this more at both ends.
+    # The values reach from -4 to 15, and the range is wider by a tenth of this at both ends.
     assert offered[NARROWER] == [SchemeOverride(node="node_add", range=[-5.9, 16.9])]
 
 
