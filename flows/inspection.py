@@ -30,6 +30,8 @@ class ComparedOperators:
 
     compared_operators: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
+    outputs_reference: str
+    """The program that the outputs are compared with: the exported program, or the edge program."""
     inspector_failed: str | None
 
 
@@ -44,6 +46,7 @@ def compared_operators(files: CapturedFiles) -> ComparedOperators:
     return ComparedOperators(
         compared_operators=list(_rows(found, files)),
         outputs=[asdict(row) for row in found.comparison.outputs if row.rung in rungs],
+        outputs_reference=found.reference,
         inspector_failed=found.inspector_failed,
     )
 

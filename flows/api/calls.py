@@ -169,16 +169,18 @@ def diff(
 
 def inspect(
     program: PathLike, *, etrecord: PathLike | None = None, etdump: PathLike | None = None,
-    debug_buffer: PathLike | None = None, inputs: PathLike | None = None,
+    debug_buffer: PathLike | None = None, inputs: PathLike | None = None, method: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what a program (`.pte`) contains that anyone has made, as lists of rows: methods, delegates, tensors …
 
     The program is read, and not executed. With `etrecord`, `etdump` and `debug_buffer` of an execution, its operators
     are compared too: `compared_operators`. `etrecord` can be the file of `torch.export.save` (`.pt2`), for the outputs
-    alone. Raises RequestError if a file cannot be read, or if files do not fit.
+    alone. `method`: the method that was executed, if the program has several. Raises RequestError if a file cannot be
+    read, or if files do not fit.
     """
     files = {"etrecord": etrecord, "etdump": etdump, "debug-buffer": debug_buffer, "inputs": inputs}
-    options = [f"--{name}={file}" for name, file in files.items() if file is not None]
+    values = {**files, "method": method}
+    options = [f"--{name}={value}" for name, value in values.items() if value is not None]
     return call(["inspect", str(program), *options], progress=False)
 
 

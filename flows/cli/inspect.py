@@ -15,6 +15,7 @@ from qnnsweep.conf.units import KIB
 from qnnsweep.flows.cli.command import Output, Words
 from qnnsweep.tasks.errors import EvidenceError, RequestError
 from qnnsweep.tasks.report.format import decimal, plain_table, plural
+from qnnsweep.tasks.toolchain.captured_files import CapturedFiles
 
 if TYPE_CHECKING:
     from qnnsweep.flows.inspection import ComparedOperators
@@ -39,6 +40,7 @@ def inspect(
         Path | None,
         typer.Option("--inputs", help="The inputs: .pt, .npy, .npz or .safetensors. By default those in the ETRecord."),
     ] = None,
+    method: Annotated[str | None, typer.Option("--method", help="The method that was executed, of several.")] = None,
 ) -> Output:
     """Show what a program contains: methods, delegates, options, encodings, constants and operators.
 
@@ -52,32 +54,33 @@ def inspect(
     for key, file in {**given, **({"--inputs": inputs} if inputs else {})}.items():
         if not file.is_file():
             raise RequestError(f"{key}={file}: no such file")
-    if 0 < len(given) < len(files) or (inputs and not given):
-        raise RequestError(f"operators are compared with all of {', '.join(files)}; here is only {', '.join(given)}")
+    if 0 < len(given) < len(files) or ((inputs or method) and not given):
+        here = f"only {', '.join(given)}" if given else "none of them"
+        raise RequestError(f"operators are compared with all of {', '.join(files)}; here is {here}")
     compared = None
     if etrecord and etdump and debug_buffer:
-        compared = _compared(program, etrecord, etdump, debug_buffer, inputs)
+        captured = CapturedFiles(
+            program=program.absolute(),
+            etrecord=etrecord.absolute(),
+            etdump=etdump.absolute(),
+            buffer=debug_buffer.absolute(),
+            inputs=inputs and inputs.absolute(),
+            method=method,
+        )
+        compared = _compared(captured)
     return Output(
         contents={"file": str(program), **asdict(contents), **(asdict(compared) if compared else {})},
         parts=[*_parts(program, contents), *(_comparison(compared) if compared else ())],
     )
 
 
-def _compared(program: Path, etrecord: Path, etdump: Path, buffer: Path, inputs: Path | None) -> "ComparedOperators":
+def _compared(files: CapturedFiles) -> "ComparedOperators":
     from qnnsweep.flows.inspection import compared_operators
-    from qnnsweep.tasks.toolchain.captured_files import CapturedFiles
 
-    files = CapturedFiles(
-        program=program.absolute(),
-        etrecord=etrecord.absolute(),
-        etdump=etdump.absolute(),
-        buffer=buffer.absolute(),
-        inputs=inputs and inputs.absolute(),
-    )
     try:
         return compared_operators(files)
     except EvidenceError as error:
-        raise RequestError(f"{error}; give the files of one execution of {program}") from error
+        raise RequestError(f"{error}; give the files of one execution of {files.program}") from error
 
 
 def _comparison(compared: "ComparedOperators") -> Iterator[RenderableType]:
@@ -94,7 +97,7 @@ def _comparison(compared: "ComparedOperators") -> Iterator[RenderableType]:
     for row in compared.outputs:
         if row["rung"] == "device":
             snr_db = decimal(row["gap"]["snr_db"])
-            yield f"{row['output']}, inference {row['sample']}: {snr_db} dB against the exported program"
+            yield f"{row['output']}, inference {row['sample']}: {snr_db} dB against the {compared.outputs_reference}"
     if compared.inspector_failed:
         missing = "ExecuTorch's Inspector gives no rows" if compared.compared_operators else "No operator is compared"
         yield f"{missing}: {compared.inspector_failed}"

@@ -242,6 +242,7 @@ PRINTED: dict[str, tuple[Any, dict[str, Any]]] = {
             "file": str,
             "compared_operators": NotRequired[Sequence[Mapping[str, Any]]],
             "outputs": NotRequired[Sequence[Mapping[str, Any]]],
+            "outputs_reference": NotRequired[str],
             "inspector_failed": NotRequired[str | None],
         },
     ),

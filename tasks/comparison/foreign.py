@@ -29,6 +29,8 @@ class ForeignComparison:
     """By operator index, the SNR in the Inspector's row; an operator without a row is absent."""
     inspector_failed: str | None
     """Why the Inspector gave no rows at all; None if it did."""
+    reference: str
+    """The program that the outputs are compared with: the exported program, or the edge program."""
 
 
 def compare_foreign(
@@ -44,17 +46,21 @@ def compare_foreign(
     from qnnsweep.tasks.toolchain.foreign import foreign_cell
     from qnnsweep.tasks.toolchain.inspector import inspector_gaps
 
-    lowered, capture = foreign_cell(files, store)
-    (of_method,), (captured,) = lowered.methods, capture.methods
+    cell = foreign_cell(files, store)
+    (of_method,), (captured,) = cell.lowered.methods, cell.capture.methods
     options = ComparisonOptions(classifier=False, tolerances=of_scheme(dict(tolerances), _scheme(of_method)))
     outputs = compare_outputs(of_method, captured, options, store)
-    if not any(row.debug_handle for row in of_method.operators):
-        return ForeignComparison(
-            lowered=of_method, comparison=joined(outputs, ()), inspector={}, inspector_failed=_ONLY_OUTPUTS
-        )
-    comparison = joined(outputs, [compare_samples(of_method, captured, options, store)])
-    gaps, failed = inspector_gaps(of_method.operators, files.etrecord, files.etdump, files.buffer)
-    return ForeignComparison(lowered=of_method, comparison=comparison, inspector=gaps, inspector_failed=failed)
+    gaps, failed, of_samples = {}, _ONLY_OUTPUTS, []
+    if any(row.debug_handle for row in of_method.operators):
+        of_samples = [compare_samples(of_method, captured, options, store)]
+        gaps, failed = inspector_gaps(of_method.operators, files.etrecord, files.etdump, files.buffer)
+    return ForeignComparison(
+        lowered=of_method,
+        comparison=joined(outputs, of_samples),
+        inspector=gaps,
+        inspector_failed=failed,
+        reference=cell.reference,
+    )
 
 
 def _scheme(lowered: LoweredMethod) -> str:

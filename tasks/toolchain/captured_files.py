@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from qnnsweep.tasks.records.keys import METHOD
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapturedFiles:
@@ -16,4 +14,5 @@ class CapturedFiles:
     buffer: Path
     inputs: Path | None
     """None for the representative inputs of the ETRecord."""
-    method: str = METHOD
+    method: str | None
+    """The method that was executed. None for the only one that computes anything."""

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ from qnnsweep.tasks.toolchain.readback.etdump import read_etdump
 from qnnsweep.tasks.toolchain.readback.etdump import tensor as logged_tensor
 from qnnsweep.tasks.toolchain.readback.etrecord import RecordedMethod, read_etrecord
 from qnnsweep.tasks.toolchain.readback.facts import program_facts
-from qnnsweep.tasks.toolchain.readback.pte import PteInstruction, PteMethod, read_pte
+from qnnsweep.tasks.toolchain.readback.pte import Pte, PteInstruction, PteMethod, read_pte
 from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
 from qnnsweep.tasks.toolchain.reference.operators import operator_table, output_operators
 from qnnsweep.tasks.toolchain.tensors import dtype_name, outputs_by_sample, put_tensors
@@ -52,19 +52,31 @@ _NOT_RECORDED = "an ETRecord does not contain it"
 Samples = Sequence[tuple[torch.Tensor, ...]]
 
 
-def foreign_cell(files: CapturedFiles, store: Store) -> tuple[LoweredProgram, Capture]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForeignCell:
+    """The records of a program that was executed elsewhere, and of its capture."""
+
+    lowered: LoweredProgram
+    capture: Capture
+    reference: str
+    """The program that the outputs are compared with."""
+
+
+def foreign_cell(files: CapturedFiles, store: Store) -> ForeignCell:
     """Return the records of a program and of its capture, from files that anyone has made.
 
     The operators of an exported program have no debug handles.
-    Raises EvidenceError if a file is damaged or the files do not fit each other, and RequestError without inputs.
+    Raises EvidenceError if a file is damaged or the files do not fit each other, and RequestError without inputs, and
+    without the name of a method if the program has several.
     """
     make_deterministic()
     program = store.put_bytes(files.program.read_bytes())
-    plan = read_pte(store.read(program)).method(files.method)
-    record = read_etrecord(files.etrecord, files.method)
+    contents = read_pte(store.read(program))
+    plan = contents.method(files.method or _only(contents))
+    record = read_etrecord(files.etrecord, plan.name)
     samples = _samples(files, record)
     kind = next((_BACKENDS[delegate.id] for delegate in plan.delegates if delegate.id in _BACKENDS), "portable")
-    facts = program_facts(program, backend_of(kind), store, files.method)
+    facts = program_facts(program, backend_of(kind), store, plan.name)
     axes = axis_orders(record.edge) if kind == "qnn" and record.has_edge else {}
     method = _method(record, plan, samples, files, store, program, facts)
     method = _on_device(method, axes)
@@ -77,7 +89,22 @@ def foreign_cell(files: CapturedFiles, store: Store) -> tuple[LoweredProgram, Ca
         bundled_program=None,
         methods=(method,),
     )
-    return lowered, _capture(files, len(samples), len(plan.outputs), store)
+    has_exported = record.exported is not None or not record.has_edge
+    return ForeignCell(
+        lowered=lowered,
+        capture=_capture(files, len(samples), len(plan.outputs), store),
+        reference="exported program" if has_exported else "edge program",
+    )
+
+
+def _only(program: Pte) -> str:
+    """Return the name of the only method that computes something. Raises RequestError if there are several."""
+    names = program.computing
+    if len(names) != 1:
+        raise RequestError(
+            f"the program has the methods {', '.join(names)}; name that of the execution", key="--method"
+        )
+    return names[0]
 
 
 def _method(

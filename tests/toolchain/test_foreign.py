@@ -16,7 +16,7 @@ from safetensors.numpy import load
 from qnnsweep.conf.schema import Request
 from qnnsweep.tasks.comparison.foreign import ForeignComparison, compare_foreign
 from qnnsweep.tasks.comparison.methods import compare_methods
-from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.errors import EvidenceError, RequestError
 from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.records import Capture, Comparison, LoweredProgram, OperatorComparison
 from qnnsweep.tasks.records.options import ComparisonOptions
@@ -41,10 +41,16 @@ def tutorial_files(resources: Resources, tmp_path_factory: pytest.TempPathFactor
 
 
 def compared(
-    files: list[Path], resources: Resources, request_8a8w: Request, inputs: Path | None = None
+    files: list[Path],
+    resources: Resources,
+    request_8a8w: Request,
+    inputs: Path | None = None,
+    method: str | None = None,
 ) -> ForeignComparison:
     program, etrecord, etdump, buffer = files
-    captured = CapturedFiles(program=program, etrecord=etrecord, etdump=etdump, buffer=buffer, inputs=inputs)
+    captured = CapturedFiles(
+        program=program, etrecord=etrecord, etdump=etdump, buffer=buffer, inputs=inputs, method=method
+    )
     arguments: Any = (captured, request_8a8w.tolerance.operators, resources.store)
     return resources.workers.call("compare", compare_foreign, *arguments).value
 
@@ -88,6 +94,23 @@ def test_a_file_of_torch_export_in_place_of_the_etrecord_is_compared_by_its_outp
         "a file of torch.export does not say which operator computes a logged tensor; give the ETRecord, which is "
         "recorded with generate_etrecord"
     )
+
+
+def test_a_method_of_several_is_compared_by_its_name(
+    resources: Resources, request_8a8w: Request, tmp_path: Path
+) -> None:
+    resources.workers.call("lower", tutorial.captured_methods, tmp_path)
+    files = [tmp_path / name for name in NAMES]
+    with pytest.raises(RequestError, match="--method: the program has the methods encode, score; name that of the"):
+        compared(files, resources, request_8a8w)
+    with pytest.raises(EvidenceError, match=r"the program has no method decode; it has \['encode', 'score'\]"):
+        compared(files, resources, request_8a8w, method="decode")
+    found = compared(files, resources, request_8a8w, method="score")
+    in_head = [row for row in found.comparison.operators if row.operator.module_path == "head"]
+    assert [(row.status, row.verdict) for row in in_head] == [("compared", "within_grid")]
+    assert (device_gaps(found.comparison, {0: 0})[0] or 0.0) > 100
+    assert found.reference == "edge program"  # an ETRecord has the exported program of `forward` alone
+    assert found.inspector_failed == "KeyError: 'forward'"  # the Inspector, too
 
 
 def test_a_qnn_program_with_its_etrecord_has_the_rows_of_the_run(

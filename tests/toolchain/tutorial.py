@@ -39,15 +39,16 @@ def inputs() -> tuple[torch.Tensor]:
     return (torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(1)),)
 
 
-def lowered(model: torch.nn.Module, *, xnnpack: bool) -> Any:
-    """The ExecutorchProgramManager of the tutorial's steps."""
+def lowered(models: torch.nn.Module | dict[str, torch.nn.Module], *, xnnpack: bool) -> Any:
+    """The ExecutorchProgramManager of the tutorial's steps, for a model or for the models of several methods."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.backends.xnnpack.utils.configs import get_xnnpack_edge_compile_config
     from executorch.exir import to_edge_transform_and_lower
     from torch.export import export
 
+    of_methods = models if isinstance(models, dict) else {"forward": models}
     edge = to_edge_transform_and_lower(
-        export(model, inputs(), strict=True),
+        {name: export(model, inputs(), strict=True) for name, model in of_methods.items()},
         partitioner=[XnnpackPartitioner()] if xnnpack else None,
         compile_config=get_xnnpack_edge_compile_config(),
         generate_etrecord=True,
@@ -66,9 +67,19 @@ def programs() -> dict[str, bytes]:
 
 def captured(folder: Path) -> None:
     """The tutorial's first pipeline: a program, its ETRecord, and the ETDump and debug buffer of one execution."""
+    save_executed(lowered(transformer(), xnnpack=True), "forward", folder)
+
+
+def captured_methods(folder: Path) -> None:
+    """A program with two methods, of which the second is executed."""
+    models = {"encode": transformer().patches, "score": transformer(head_bias=0.5)}
+    save_executed(lowered(models, xnnpack=True), "score", folder)
+
+
+def save_executed(program: Any, method: str, folder: Path) -> None:
+    """Save a program, its ETRecord, and the ETDump and debug buffer of one execution of a method."""
     from executorch.runtime import Runtime, Verification
 
-    program = lowered(transformer(), xnnpack=True)
     program.save(str(folder / "net.pte"))
     record = program.get_etrecord()
     record.update_representative_inputs(inputs())
@@ -76,5 +87,5 @@ def captured(folder: Path) -> None:
     loaded = Runtime.get().load_program(
         str(folder / "net.pte"), verification=Verification.Minimal, enable_etdump=True, debug_buffer_size=1_000_000
     )
-    loaded.load_method("forward").execute(inputs())
+    loaded.load_method(method).execute(inputs())
     loaded.write_etdump_result_to_file(str(folder / "net.etdp"), str(folder / "net.debug"))

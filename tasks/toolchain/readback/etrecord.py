@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from qnnsweep.tasks.errors import EvidenceError, raise_shortage
 from qnnsweep.tasks.models.program_file import program, refuse_expressions
+from qnnsweep.tasks.records.keys import METHOD
 
 _EDGE, _AFTER_PASSES, _EXPORTED = "edge_dialect_exported_program", "edge_after_transform", "exported_program"
 _OF_PROGRAM = "/archive_format"
@@ -31,7 +32,7 @@ class RecordedMethod:
     """What an ETRecord has of a method. The keys are the numbers of the program's instructions."""
 
     exported: ExportedProgram | None
-    """The exported program, if the ETRecord has one and if the program has one method."""
+    """The exported program, if the ETRecord has one: it has that of the method `forward` alone."""
     edge: ExportedProgram
     """The edge program that was delegated: after the backend's passes, if it is recorded. See `has_edge`."""
     handles: Mapping[int, tuple[int, ...]]
@@ -71,7 +72,8 @@ def _read(archive: ZipFile, method: str) -> RecordedMethod:
     for name in names:  # all of them, because ExecuTorch's Inspector reads all
         if f"{name}_state_dict" in names:
             refuse_expressions(json.loads(archive.read(name)), name)
-    candidates = [f"{_AFTER_PASSES}/{method}", f"{_EDGE}/{method}", _EDGE]
+    is_forward = method == METHOD
+    candidates = [f"{_AFTER_PASSES}/{method}", f"{_EDGE}/{method}", *([_EDGE] if is_forward else [])]
     edge = next((name for name in candidates if name in names), None)
     if edge is None:
         raise EvidenceError(
@@ -84,7 +86,7 @@ def _read(archive: ZipFile, method: str) -> RecordedMethod:
 
     delegates = of_method("delegate_map")
     return RecordedMethod(
-        exported=_program(archive, _EXPORTED) if _EXPORTED in names else None,
+        exported=_program(archive, _EXPORTED) if is_forward and _EXPORTED in names else None,
         edge=_program(archive, edge),
         handles={number: _handles(handles) for number, handles in of_method("debug_handle_map").items()},
         logged={
