@@ -121,6 +121,8 @@ class Case:
     """What is known of the fault before the disturbed run has ended."""
     is_killed: bool = False
     """Whether the fault killed the command's own process, so that the disturbed run need not say anything."""
+    may_leave_lease: bool = False
+    """Whether a killed process may have left the folder of its lease, which goes with the next lease of the device."""
 
 
 def flipped_bit(case: Case, chance: random.Random) -> str:
@@ -157,19 +159,17 @@ def future_files(case: Case, chance: random.Random) -> str:
     return f"files of {days:+} days and the run {other}, {_text(work)}"
 
 
-def killed_process(case: Case, chance: random.Random) -> str:
+def killed_process(case: Case, chance: random.Random, *, extra_s: float = 0.0) -> str:
     """Kill a process of the sweep."""
     copied(case.bench.prepared, case.sweep.artifacts)
-    process, text = _started(case, chance)
+    process, text = _started(case, chance, extra_s=extra_s)
     return f"{_kill(case, process, chance)}, {text}"
 
 
 def killed_with_server(case: Case, chance: random.Random) -> str:
     """Kill a process of a sweep with a temporary server, which may be the server."""
     case.sweep.cold = True
-    copied(case.bench.prepared, case.sweep.artifacts)
-    process, text = _started(case, chance, extra_s=15.0)
-    return f"{_kill(case, process, chance)}, {text}"
+    return killed_process(case, chance, extra_s=15.0)
 
 
 def full_disk(case: Case, chance: random.Random) -> str:
@@ -280,6 +280,7 @@ def two_at_once(case: Case, chance: random.Random) -> str:
         _wait(process, chance.uniform(0, case.bench.seconds(work)))
         with suppress(psutil.NoSuchProcess):
             second.kill()
+        case.may_leave_lease = True
     case.disturbed = case.sweep.end(process)
     ran = judge(other.end(second), other, case.expected)
     assert ran.word != "lost" or is_killed, f"the second run: {ran.text}"
@@ -306,7 +307,7 @@ def killed_runner(case: Case, chance: random.Random) -> str:
     copied(case.bench.prepared, case.sweep.artifacts)
     case.sweep.remove_results("measure")
     process, number = case.sweep.start(), chance.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV))
-    leases, text = str(case.sweep.artifacts / "devices" / "local" / "leases"), ""
+    leases, text = str(case.sweep.leases), ""
     while not text and process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         for child in process.children(recursive=True):
             with suppress(psutil.Error):
@@ -358,8 +359,7 @@ def _started(
 ) -> tuple[psutil.Process, str]:
     """Start the command, and wait for a moment by chance. `extra_s`: the time of a start that is not warm."""
     missing = work or _work(case, chance)
-    share = chance.random()
-    process = case.sweep.start()
+    share, process = chance.random(), case.sweep.start()
     after_s = _wait(process, share * (case.bench.seconds(missing) + extra_s))
     return process, f"after {after_s:.1f} s, {_text(missing)}"
 
@@ -385,7 +385,7 @@ def _kill(case: Case, process: psutil.Process, chance: random.Random) -> str:
         victim.send_signal(number)
         case.is_killed = victim == process
         text = f"{number.name} to {'the program' if case.is_killed else command[-60:]}"
-    case.fault = text
+    case.fault, case.may_leave_lease = text, True
     case.disturbed = case.sweep.end(process, family)
     return text
 

@@ -90,6 +90,10 @@ class Sweep:
         return self.shared or self.folder / "artifacts"
 
     @property
+    def leases(self) -> Path:
+        return self.artifacts / "devices" / "local" / "leases"
+
+    @property
     def store(self) -> Store:
         return Store(self.folder / "reader", self.url) if self.url else Store(self.artifacts)
 
