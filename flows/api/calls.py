@@ -57,7 +57,6 @@ class DebugRun(Run):
         super().__init__(run_id, artifacts)
         self._request = tuple(request)
         self.remarks = tuple(remarks)
-        """What was decided about the model and its samples, one sentence each."""
 
     def repair(
         self, target_db: float | None = None, *, scheme: str | None = None, soc: str | None = None,
@@ -72,9 +71,6 @@ class DebugRun(Run):
         cell = [f"scheme={scheme or worst['scheme']}", f"soc={soc or worst['soc']}"]
         words = cell if target_db is None else [*cell, f"target.final_snr_db={target_db}"]
         return repair(*self._request, *words, *overrides, artifacts=self.artifacts, progress=progress)
-
-    def __repr__(self) -> str:
-        return "\n".join([super().__repr__(), *self.remarks])
 
 
 def debug(

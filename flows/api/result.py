@@ -34,6 +34,9 @@ _WIDTH = 120
 class Run:
     """A run of one or several cells. A notebook shows its sentences and its error budget, a terminal its summary."""
 
+    remarks: tuple[str, ...] = ()
+    """What was decided about the model and its samples, one sentence each."""
+
     def __init__(self, run_id: str, artifacts: PathLike = "artifacts") -> None:
         """Raises RequestError if there is no such run. `artifacts`: the folder of the store."""
         self._store = Store.at(str(artifacts))
@@ -129,10 +132,10 @@ class Run:
         diagnoses = summary_diagnoses(self._rows)
         if diagnoses is not None:
             screen.print(diagnoses)
-        return f"{text.getvalue()}report {self.facts.report}"
+        return "\n".join([f"{text.getvalue()}report {self.facts.report}", *self.remarks])
 
     def _repr_html_(self) -> str:
-        return run_in_notebook(self.facts, self._rows, self._worst, self._of_cell("budget", self._worst))
+        return run_in_notebook(self.facts, self._rows, self._worst, self._of_cell("budget", self._worst), self.remarks)
 
     @property
     def _worst(self) -> Row:

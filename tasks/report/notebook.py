@@ -18,7 +18,9 @@ _COLUMNS = (
 )
 
 
-def run_in_notebook(run: RunFacts, cells: Sequence[Row], worst: Row, budget: Sequence[Row]) -> str:
+def run_in_notebook(
+    run: RunFacts, cells: Sequence[Row], worst: Row, budget: Sequence[Row], remarks: Sequence[str]
+) -> str:
     """Return the HTML. `worst`: the cell whose budget is shown. `budget`: its rows of the table `budget`."""
     head, *lines = summary(cells, display.note)
     kept = [number for number, name in enumerate(head) if name in _COLUMNS]
@@ -30,6 +32,7 @@ def run_in_notebook(run: RunFacts, cells: Sequence[Row], worst: Row, budget: Seq
         of=" ".join(str(worst[name]) for name in ("model", "scheme", "soc")),
         bars=sorted(_bars(worst, budget), key=lambda bar: -bar["share"]),
         report=run.report,
+        remarks=remarks,
     )
 
 

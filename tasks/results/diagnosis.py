@@ -20,6 +20,7 @@ from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, on_device, problem
 from qnnsweep.tasks.results.step_sentences import step_sentences
 
+_MOST_GAIN_DB = 20.0
 _FAR_DB = 10.0
 """The device is not the cause if its error has a tenth of the whole error's energy, or less."""
 
@@ -34,7 +35,7 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
     if (changed := graph_change(cell)) is not None:
         worst = judged.finals.final_snr_db
         return f"{'' if worst is None else f'{worst:.1f} dB: '}{changed}."
-    return " ".join([*_sentences(cell, cell.comparison, judged, judged.finals), *_next(cell)])
+    return " ".join([*_sentences(cell, cell.comparison, judged, judged.finals), *_next(cell, judged.finals)])
 
 
 def first_cure(cell: CellResult) -> Cure | None:
@@ -58,7 +59,7 @@ def _cures(cell: CellResult, offered: Sequence[Candidate]) -> list[Cure]:
     return cures(cell.cures, offered, cell.comparison, cell.lowered)
 
 
-def _next(cell: CellResult) -> Iterator[str]:
+def _next(cell: CellResult, measured: Finals) -> Iterator[str]:
     """Yield a sentence with the command that searches a better scheme, and the first change that was found to help.
 
     If none of those that were tried helps, the sentence says so. For an operator that the device computes wrongly, the
@@ -79,10 +80,22 @@ def _next(cell: CellResult) -> Iterator[str]:
     model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
     words = [*model, f"scheme={request.scheme.name}"]
     words += [f"soc={request.soc.name}"] if request.soc else []
+    words += _target(measured.final_snr_db, first)
     gain, lowest, highest = map(gain_in_words, (first.predicted_db, first.lowest_db, first.highest_db))
     cure = f"{first.candidate.description}: {gain} dB predicted"
     cure += f", {lowest} to {highest} per sample" if lowest != highest else ""
     yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
+
+
+def _target(final_snr_db: float | None, cure: Cure) -> list[str]:
+    """Return the target of a repair in whole dB: half of what the first change is predicted to gain, and at least 1 dB.
+
+    Unseen samples, which the certificate is about, can have less than those that the prediction is about.
+    """
+    if final_snr_db is None or not math.isfinite(final_snr_db):
+        return []
+    gain_db = min(cure.predicted_db / 2, _MOST_GAIN_DB)
+    return [f"target.final_snr_db={max(math.floor(final_snr_db + gain_db), math.floor(final_snr_db) + 1)}"]
 
 
 def _has_reproducer(cell: CellResult) -> bool:

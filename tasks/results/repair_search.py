@@ -99,8 +99,11 @@ class Search:
             scheme = cure.candidate.scheme
             self._add(self._step(scheme, cure, measure(scheme, False)), on_step)
 
-    def certify(self, unseen: Sequence[CellResult]) -> None:
-        """Let the target hold only if unseen samples confirm it. `unseen`: the accepted cells, with these samples."""
+    def certify(self, unseen: Sequence[CellResult], samples: int) -> None:
+        """Let the target hold only if unseen samples confirm it.
+
+        `unseen`: the accepted cells, with these samples. `samples`: their number.
+        """
         if not self.reached:
             return
         measured = [measurement(cell) for cell in unseen]
@@ -112,6 +115,8 @@ class Search:
             self.reason = (
                 f"not certified: the target holds on the samples of the search, but on unseen ones {doubts[0]}"
             )
+        else:
+            self.reason += f"; certified on {samples} unseen {'sample' if samples == 1 else 'samples'}"
 
     def _is_new(self, candidate: Candidate) -> bool:
         """Return whether the scheme was not tried, and no change of this kind failed at one of the operators."""

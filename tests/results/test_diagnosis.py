@@ -299,18 +299,23 @@ def test_a_method_without_a_debug_program_is_named_although_another_method_has_o
     [
         (
             (1e-6, 1e-5), None,
-            ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650` (16-bit float for the convolution "
-            "layers.0: +20.0 dB predicted, +20.0 to +25.0 per sample)."),
+            ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650 target.final_snr_db=40` "
+            "(16-bit float for the convolution layers.0: +20.0 dB predicted, +20.0 to +25.0 per sample)."),
         ),
         (
             (3.176e-4, 1e-5), None,
-            ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650` (16-bit float for the convolution "
-            "layers.0: +5.0 dB predicted, +0.0 to +20.0 per sample)."),
+            ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650 target.final_snr_db=32` "
+            "(16-bit float for the convolution layers.0: +5.0 dB predicted, +0.0 to +20.0 per sample)."),
         ),
         (
             (3.162e-5, 1e-4), None,
-            ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650` (16-bit float for the convolution "
-            "layers.0: +10.0 dB predicted)."),
+            ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650 target.final_snr_db=35` "
+            "(16-bit float for the convolution layers.0: +10.0 dB predicted)."),
+        ),
+        (
+            (2.239e-4, 7.079e-4), None,
+            ("Next: `qnnsweep repair model=digits_cnn scheme=8a8w soc=SM8650 target.final_snr_db=31` "
+            "(16-bit float for the convolution layers.0: +1.5 dB predicted)."),
         ),
         (
             (9e-4, 9e-4), None,

@@ -82,10 +82,14 @@ def test_a_metric_that_is_reached_is_certified_by_its_interval(planned: Request)
     assert [(row.side, row.metric, row.metric_low, row.metric_high) for row in certificate_rows(
         "run", before, after, [0, 1], 0
     )] == [("before", 0.25, 0.25, 0.25), ("after", 0.75, 0.75, 0.75)]  # fmt: skip
-    for second, reason in ((0.75, "the target is reached"), (0.8, "may be 0.7"), (0.6, "is 0.65")):
+    for second, reason in (
+        (0.75, "the target is reached; certified on 2 unseen samples"),
+        (0.8, "may be 0.7"),
+        (0.6, "is 0.65"),
+    ):
         again = Search(target=TARGET, budget=search.budget, samples=range(1), reached=True, reason=search.reason)
         again.certify(
-            [with_rows(cell, TARGET, values(0.7 if second != 0.75 else 0.75, second)) for cell in after.cells]
+            [with_rows(cell, TARGET, values(0.7 if second != 0.75 else 0.75, second)) for cell in after.cells], 2
         )
         assert again.reached is (second == 0.75)
         assert reason in again.reason

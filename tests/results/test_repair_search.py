@@ -224,8 +224,9 @@ def test_a_target_that_does_not_hold_on_unseen_samples_is_not_certified(planned:
     for target, is_certified in ((28.0, True), (29.0, False)):
         search, _ = searched(cells, TargetConfig(final_snr_db=target))
         assert search.reached
-        search.certify([of_samples(cell, [1]) for cell in search.accepted.complete])
+        search.certify([of_samples(cell, [1]) for cell in search.accepted.complete], 1)
         assert search.reached is is_certified
+        assert search.reason.endswith("; certified on 1 unseen sample") is is_certified
     assert search.reason == (
         "not certified: the target holds on the samples of the search, but on unseen ones "
         "final SNR 28.0 dB is below 29 dB"
@@ -235,7 +236,7 @@ def test_a_target_that_does_not_hold_on_unseen_samples_is_not_certified(planned:
 def test_a_target_without_unseen_samples_is_not_certified(planned: Request) -> None:
     search, _ = searched(Cells(planned, [(BEFORE, 20.0)]), TargetConfig(final_snr_db=15.0))
     assert search.reached
-    search.certify([])
+    search.certify([], 0)
     assert not search.reached
     assert search.reason == (
         "not certified: the target holds on the samples of the search, but on unseen ones nothing was measured; "
