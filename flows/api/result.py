@@ -16,7 +16,7 @@ from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.counts import cell_key
-from qnnsweep.tasks.report.format import note_and_diagnosis, words
+from qnnsweep.tasks.report.format import note_and_diagnosis, with_folders, words
 from qnnsweep.tasks.report.notebook import run_in_notebook
 from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_table
 from qnnsweep.tasks.storage import tables
@@ -42,7 +42,7 @@ class Run:
         self._store = Store.at(str(artifacts))
         self.run_id = run_id
         self.artifacts = str(artifacts)
-        self._rows = tables.rows(self._store, "cells", run_id)
+        self._rows = with_folders(tables.rows(self._store, "cells", run_id), self.facts.command)
 
     @cached_property
     def facts(self) -> RunFacts:

@@ -183,15 +183,17 @@ def _open(page: Path) -> None:
 def _output(result: "SweepResult", exit_code: int, store: "Store | None") -> Output:
     """Return what a run prints. `store`: that of the run, if the results of the cells are printed as JSON."""
     from qnnsweep.flows.runs.regressions import regressions_table
+    from qnnsweep.tasks.report.format import with_folders
     from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_samples, summary_table
 
     facts, counts = result.run, result.counts
+    cells = with_folders(result.cells, facts.command)
     copy = f"\n  here {result.page}" if "://" in facts.report else ""
-    diagnoses, regressions = summary_diagnoses(result.cells), regressions_table(counts)
-    parts: list[RenderableType] = [summary_table(facts, result.cells, result.trends)]
+    diagnoses, regressions = summary_diagnoses(cells), regressions_table(counts)
+    parts: list[RenderableType] = [summary_table(facts, cells, result.trends)]
     parts += [] if diagnoses is None else ["", diagnoses]
     parts += [] if regressions is None else [regressions]
-    parts += summary_samples(result.cells)
+    parts += summary_samples(cells)
     parts.append(
         f"{facts.seconds:.0f} s, {facts.toolchain_calls} toolchain calls, {facts.reused} results reused\n"
         f"tables {facts.tables}\nreport {facts.report}{copy}"
@@ -206,7 +208,7 @@ def _output(result: "SweepResult", exit_code: int, store: "Store | None") -> Out
         "reused": facts.reused,
         "tables": facts.tables,
         "report": facts.report,
-        "results": [] if store is None else list(_cells(facts.run_id, result.cells, store)),
+        "results": [] if store is None else list(_cells(facts.run_id, cells, store)),
     }
     return Output(contents=summary, schema="run", parts=parts, with_json=True, exit_code=exit_code)
 

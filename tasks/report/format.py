@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,19 @@ def note_and_diagnosis(cell: Mapping[str, Any]) -> str:
     """Return a cell's note and, if the cell was compared, its diagnosis."""
     diagnosis = cell["diagnosis"] if compared(cell) else None
     return " — ".join(filter(None, (note(cell), printable(diagnosis or ""))))
+
+
+def with_folders(cells: Iterable[Mapping[str, Any]], command: Sequence[str]) -> list[dict[str, Any]]:
+    """Return cells whose diagnoses have a command that can be typed: with the `--config-dir` of the run.
+
+    `command`: the command line of the run. The tables have no folders, because they are handed on.
+    """
+    folders = "".join(f"{shlex.quote(word)} " for word in command if word.startswith("--config-dir="))
+    begin = "`qnnsweep repair "
+    return [
+        {**cell, "diagnosis": cell["diagnosis"] and cell["diagnosis"].replace(begin, f"{begin}{folders}")}
+        for cell in cells
+    ]
 
 
 def breakable(name: str | None) -> Markup:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from qnnsweep.tasks.report.format import with_folders
 from qnnsweep.tasks.report.page import summary_markdown, summary_rows
 from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_table
 from tests.sample_tables import RUN, cell, measured, nightly, table
@@ -78,6 +79,16 @@ def test_markdown_has_the_worst_cells_first() -> None:
     assert [row[3] for row in body] == outcomes + ["✓ passed"] * 18
     assert lines[2].startswith("27 cells: 2 failed, 1 infrastructure, 3 out of tolerance, 3 impossible, 18 passed.")
     assert "Report: artifacts/runs/20261121T0230Z-4f1c/report.html" in lines[6]
+
+
+def test_the_command_of_a_diagnosis_has_the_folders_of_the_run_s_command_line() -> None:
+    cells = [{"diagnosis": "D. Next: `qnnsweep repair model=m` (a change)."}, {"diagnosis": None}]
+    command = ("qnnsweep", "run", "--config-dir=my nets", "--config-dir=/more", "model=m")
+    assert with_folders(cells, command) == [
+        {"diagnosis": "D. Next: `qnnsweep repair '--config-dir=my nets' --config-dir=/more model=m` (a change)."},
+        {"diagnosis": None},
+    ]
+    assert with_folders(cells, command[:2]) == cells
 
 
 def test_cells_whose_diagnoses_differ_in_the_soc_of_the_command_have_one_line() -> None:
