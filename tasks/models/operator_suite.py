@@ -12,6 +12,7 @@ import pkgutil
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import SkipTest
@@ -20,7 +21,6 @@ import torch
 from torch import nn
 
 from qnnsweep.tasks.errors import RequestError, raise_shortage
-from qnnsweep.tasks.models.sample import take
 
 SUITE = "executorch.backends.test.suite.operators"
 PREFIX = "test_"
@@ -169,7 +169,7 @@ def suite_module(operator: str, test: str, number: int) -> nn.Module:
 
 def suite_inputs(count: int, *, operator: str, test: str, number: int) -> list[dict[str, Any]]:
     """Return the inputs of a case for several seeds, of which the first is that of the module."""
-    return take(_inputs(operator, test, number), count, "the inputs of a case")
+    return list(islice(_inputs(operator, test, number), count))
 
 
 def _inputs(operator: str, test: str, number: int) -> Iterator[dict[str, Any]]:

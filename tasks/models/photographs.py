@@ -6,12 +6,13 @@ no class; classifiers predict a daisy.)
 
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
+from itertools import islice
 
 import numpy as np
 import torch
 from PIL import Image
 
-from qnnsweep.tasks.models.sample import Sample, part, take
+from qnnsweep.tasks.models.sample import Sample, part
 
 SKLEARN, SKIMAGE = "sklearn.datasets.images", "skimage.data"
 SPLITS = {
@@ -66,7 +67,7 @@ def photographs(
             image = (pixels - normalise[0]) / normalise[1]
             yield {"inputs": {input_name: image.unsqueeze(0).contiguous()}, "name": name}
 
-    return take(samples(), count, f"the {split} photographs")
+    return list(islice(samples(), count))
 
 
 def pictures(split: str) -> Iterator[tuple[str, Image.Image]]:

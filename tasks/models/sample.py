@@ -1,7 +1,6 @@
 """The samples that a data source returns: batches of size 1."""
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping
 from typing import NotRequired, TypedDict, TypeVar
 
 import torch
@@ -21,16 +20,6 @@ class Sample(TypedDict):
     inputs: dict[str, torch.Tensor]
     label: NotRequired[int | None]
     name: NotRequired[str]
-
-
-def take(samples: Iterator[T], count: int, source: str) -> list[T]:
-    """Return the first `count` samples. Raises RequestError if the source has fewer samples or `count` is below 1."""
-    if count < 1:
-        raise RequestError(f"{source}: count must be at least 1, not {count}")
-    first = list(islice(samples, count))
-    if len(first) < count:
-        raise RequestError(f"{source}: {len(first)} samples, but count is {count}: lower count")
-    return first
 
 
 def part(splits: Mapping[str, T], split: str) -> T:

@@ -2,13 +2,14 @@
 
 import warnings
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
 
 from qnnsweep.tasks.models.optional import packaged_file
-from qnnsweep.tasks.models.sample import part, take
+from qnnsweep.tasks.models.sample import part
 from qnnsweep.tasks.models.speech import RATE, SPLITS
 
 CHUNK, BEFORE, AFTER = 512, 64, 64
@@ -83,7 +84,7 @@ def frames(samples: torch.Tensor) -> torch.Tensor:
 
 def listening(count: int, *, split: str, steps: int) -> list[dict[str, Any]]:
     """Return the one sequence of a split (`calibration`, `evaluation`). Raises RequestError for another split."""
-    return take(_sequences(split, steps), count, f"the {split} sound")
+    return list(islice(_sequences(split, steps), count))
 
 
 def _sequences(split: str, steps: int) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ from torch import nn
 
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.models.llama import LlamaSizes, causal_mask
-from qnnsweep.tasks.models.sample import take
 from qnnsweep.tasks.models.static_llama import HIDDEN, as_convolutions, static_llama_classes
 
 BEGIN = 1
@@ -55,7 +55,7 @@ def static_llama(weights: str | None, tokenizer: str | None = None, tokens: int 
 
 def story(count: int, *, context: int = 128, prefill: int = 32, steps: int = 60) -> list[dict[str, Any]]:
     """Return one or two sequences: the first `steps` tokens one by one, and a prefill of a prompt with some more."""
-    return take(_sequences(context, prefill, steps), count, "the stories")
+    return list(islice(_sequences(context, prefill, steps), count))
 
 
 PROMPT = (

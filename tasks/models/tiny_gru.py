@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
 
 from qnnsweep.tasks.models.reproducible import reproducible
-from qnnsweep.tasks.models.sample import part, take
+from qnnsweep.tasks.models.sample import part
 
 SEED = 0
 SAMPLES, WIDTH = 4, 16
@@ -76,7 +77,7 @@ def signals(count: int, steps: int, generator: torch.Generator) -> tuple[torch.T
 
 def oscillations(count: int, *, split: str, steps: int) -> list[dict[str, Any]]:
     """Return sequences of a split (`calibration`, `evaluation`). Raises RequestError if there is no such split."""
-    return take(_sequences(part(SPLITS, split), steps), count, f"the {split} signals")
+    return list(islice(_sequences(part(SPLITS, split), steps), count))
 
 
 def _sequences(seed: int, steps: int) -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ A sequence is a prompt of `DIGITS` digits and the token `SORTED`, then the same 
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 
 from qnnsweep.tasks.models.llama import Llama, LlamaSizes, causal_mask
 from qnnsweep.tasks.models.reproducible import reproducible
-from qnnsweep.tasks.models.sample import part, take
+from qnnsweep.tasks.models.sample import part
 
 SEED = 0
 DIGITS = 6
@@ -62,7 +63,7 @@ def prompts(count: int, *, split: str) -> list[dict[str, Any]]:
 
     The label of a step is the right next token. Raises RequestError if there is no such split.
     """
-    return take(_sequences(part(SPLITS, split)), count, f"the {split} prompts")
+    return list(islice(_sequences(part(SPLITS, split)), count))
 
 
 def _sequences(seed: int) -> Iterator[dict[str, Any]]:

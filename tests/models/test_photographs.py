@@ -62,12 +62,6 @@ def test_no_two_views_are_equal() -> None:
     assert len(set(pictures)) == 16
 
 
-@pytest.mark.parametrize("count", [0, -1])
-def test_a_count_below_one_is_refused(count: int) -> None:
-    with pytest.raises(RequestError, match=f"^the evaluation photographs: count must be at least 1, not {count}$"):
-        views(count)
-
-
 def test_an_unknown_split_is_refused_with_the_known_ones() -> None:
     with pytest.raises(RequestError, match=r"^split=test: it must be one of calibration, evaluation$"):
         views(1, "test")
