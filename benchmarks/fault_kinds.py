@@ -298,7 +298,7 @@ def short_memory(case: Case, chance: random.Random) -> str:
         case.fault = f"{spare >> 20} MiB more for {command_of(victim.pid)[-60:]}"
         victim.rlimit(psutil.RLIMIT_AS, (limit, limit))
     case.disturbed = case.sweep.end(process)
-    case.is_killed = case.disturbed.run_id is None  # a process without memory cannot always say so
+    case.is_killed, case.may_leave_lease = case.disturbed.run_id is None, True  # without memory, it can be silent
     return f"{case.fault}, {text}"
 
 

@@ -54,6 +54,9 @@ POINTS = 10
 """The number of points of the curve."""
 
 
+Word = Literal["equal", "reported", "lost"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survived:
     """One fault and its end."""
@@ -61,7 +64,7 @@ class Survived:
     number: int
     kind: str
     fault: str
-    word: Literal["equal", "reported", "lost"]
+    word: Word
     text: str
     disturbed: str
     """What the disturbed run said; empty for a fault at rest."""
@@ -79,7 +82,8 @@ def run_fault(bench: Bench, number: int, kinds: Sequence[str]) -> Survived:
     folder.mkdir()
     with ExitStack() as stack:
         case = Case(bench=bench, sweep=bench.new_sweep(folder), expected=bench.expected, stack=stack)
-        word, text, heals = "lost", "", False
+        word: Word = "lost"
+        text, heals = "", False
         try:
             fault = KINDS[kind][0](case, chance)
             if case.disturbed is not None and not case.is_killed:
@@ -87,14 +91,12 @@ def run_fault(bench: Bench, number: int, kinds: Sequence[str]) -> Survived:
                 disturbed = f"{first.word} {first.text}".strip()
                 if first.word == "lost":
                     raise AssertionError(f"the disturbed run: {first.text}")
-            last = judge(case.sweep.run(), case.sweep, case.expected)
-            word, text = last.word if last.word != "refused" else "lost", last.text
-            heals = last.word == "equal" or judge(case.sweep.run(), case.sweep, case.expected).word == "equal"
+            word, text = _ended(case)
+            heals = word == "equal" or _ended(case)[0] == "equal"
             if case.sweep.url is None and word == "equal":
                 if case.may_leave_lease and list(case.sweep.leases.iterdir()):
                     case.sweep.remove_results("measure")
-                    last = judge(case.sweep.run(), case.sweep, case.expected)
-                    word, text = last.word, last.text
+                    word, text = _ended(case)
                 assert_no_leftovers(case.sweep.artifacts)
         except WarmProgramEnded:
             raise
@@ -106,6 +108,12 @@ def run_fault(bench: Bench, number: int, kinds: Sequence[str]) -> Survived:
     return Survived(
         number=number, kind=kind, fault=fault, word=word, text=text, disturbed=disturbed, heals=heals, seconds=seconds
     )
+
+
+def _ended(case: Case) -> tuple[Word, str]:
+    """Run the command. Return how it ended, and what it said. A command that is not disturbed need not refuse."""
+    last = judge(case.sweep.run(), case.sweep, case.expected)
+    return "lost" if last.word == "refused" else last.word, last.text
 
 
 def run_faults(

@@ -42,7 +42,12 @@ class Run:
         self._store = Store.at(str(artifacts))
         self.run_id = run_id
         self.artifacts = str(artifacts)
-        self._rows = with_folders(tables.rows(self._store, "cells", run_id), self.facts.command)
+        self._cells = tables.rows(self._store, "cells", run_id)
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        """The cells, with commands that can be typed."""
+        return with_folders(self._cells, self.facts.command)
 
     @cached_property
     def facts(self) -> RunFacts:

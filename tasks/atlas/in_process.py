@@ -22,7 +22,6 @@ from qnnsweep.tasks.devices.runner_cli import (
     runner_arguments,
 )
 from qnnsweep.tasks.devices.triage import missing_operators
-from qnnsweep.tasks.errors import OutputSizeDiffers
 from qnnsweep.tasks.records import (
     Blob,
     Bundle,
@@ -43,6 +42,10 @@ from qnnsweep.tasks.toolchain.workers.output import output_length, output_since
 
 SIMULATOR = "simulator"
 """The name of the simulator of this machine in a capture that is no measurement of a device."""
+
+
+class OutputDiffers(Exception):
+    """The program returns an output of another size than the model. It is no EvidenceError, whose log would be lost."""
 
 
 def control_case(folder: Path, lowered: LoweredProgram, measure: MeasureConfig) -> Capture:
@@ -131,7 +134,7 @@ def _outputs(launch: Launch, store: Store) -> tuple[Blob, Blob, Blob | None]:
 def _output(file: Path, index: int, spec: TensorSpec) -> np.ndarray:
     elements = np.frombuffer(file.read_bytes(), spec.dtype)
     if elements.size != math.prod(spec.shape):
-        raise OutputSizeDiffers(f"output {index} has {elements.size} elements, and not the shape {list(spec.shape)}")
+        raise OutputDiffers(f"output {index} has {elements.size} elements, and not the shape {list(spec.shape)}")
     return elements.reshape(spec.shape)
 
 

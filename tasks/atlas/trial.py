@@ -18,10 +18,10 @@ from qnnsweep.tasks.atlas.case import (
     simulate_case,
     stage_of,
 )
-from qnnsweep.tasks.atlas.in_process import control_case
+from qnnsweep.tasks.atlas.in_process import OutputDiffers, control_case
 from qnnsweep.tasks.atlas.states import of_error, of_failed_run, of_wrong_output
 from qnnsweep.tasks.bundle import bundle
-from qnnsweep.tasks.errors import EvidenceError, OutputSizeDiffers, RequestError, ToolchainError
+from qnnsweep.tasks.errors import EvidenceError, RequestError, ToolchainError
 from qnnsweep.tasks.records import (
     Blob,
     Capture,
@@ -173,7 +173,7 @@ class Trial:
 
     def _failed(self, folder: Path, compiled: LoweredProgram, failure: "_Failure") -> CaseOutcome:
         """Return the outcome of a case whose execution or comparison failed."""
-        if failure.cause == OutputSizeDiffers.__name__:
+        if failure.cause == OutputDiffers.__name__:
             return of_wrong_output(self._case, compiled, failure.text)
         return of_failed_run(self._case, compiled, stage_of(folder), failure.text, is_killed=failure.is_killed)
 

@@ -8,11 +8,13 @@ from qnnsweep.tasks.comparison.capture import compare_outputs, compare_samples, 
 from qnnsweep.tasks.comparison.evidence import half_operators
 from qnnsweep.tasks.numerics.verdict import of_scheme
 from qnnsweep.tasks.records import Comparison, LoweredMethod
+from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.records.options import ComparisonOptions
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.captured_files import CapturedFiles
 
 _EIGHT_BITS = 255
+_ONLY_FORWARD = f"it knows the method {METHOD} alone"
 _ONLY_OUTPUTS = (
     "a file of torch.export does not say which operator computes a logged tensor; give the ETRecord, which is recorded "
     "with generate_etrecord"
@@ -50,10 +52,12 @@ def compare_foreign(
     (of_method,), (captured,) = cell.lowered.methods, cell.capture.methods
     options = ComparisonOptions(classifier=False, tolerances=of_scheme(dict(tolerances), _scheme(of_method)))
     outputs = compare_outputs(of_method, captured, options, store)
-    gaps, failed, of_samples = {}, _ONLY_OUTPUTS, []
+    gaps: dict[int, float | None] = {}
+    failed, of_samples = _ONLY_OUTPUTS, []
     if any(row.debug_handle for row in of_method.operators):
-        of_samples = [compare_samples(of_method, captured, options, store)]
-        gaps, failed = inspector_gaps(of_method.operators, files.etrecord, files.etdump, files.buffer)
+        of_samples, failed = [compare_samples(of_method, captured, options, store)], _ONLY_FORWARD
+        if cell.method == METHOD:  # the Inspector would take the operators of another method for those of this one
+            gaps, failed = inspector_gaps(of_method.operators, files.etrecord, files.etdump, files.buffer)
     return ForeignComparison(
         lowered=of_method,
         comparison=joined(outputs, of_samples),

@@ -21,6 +21,7 @@ from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, 
 from qnnsweep.tasks.results.step_sentences import step_sentences
 
 _MOST_GAIN_DB = 20.0
+_LEAST_TARGET_DB = 10
 _FAR_DB = 10.0
 """The device is not the cause if its error has a tenth of the whole error's energy, or less."""
 
@@ -35,7 +36,7 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
     if (changed := graph_change(cell)) is not None:
         worst = judged.finals.final_snr_db
         return f"{'' if worst is None else f'{worst:.1f} dB: '}{changed}."
-    return " ".join([*_sentences(cell, cell.comparison, judged, judged.finals), *_next(cell, judged.finals)])
+    return " ".join([*_sentences(cell, cell.comparison, judged, judged.finals), *_next(cell, judged, judged.finals)])
 
 
 def first_cure(cell: CellResult) -> Cure | None:
@@ -59,7 +60,7 @@ def _cures(cell: CellResult, offered: Sequence[Candidate]) -> list[Cure]:
     return cures(cell.cures, offered, cell.comparison, cell.lowered)
 
 
-def _next(cell: CellResult, measured: Finals) -> Iterator[str]:
+def _next(cell: CellResult, judged: Judgement, measured: Finals) -> Iterator[str]:
     """Yield a sentence with the command that searches a better scheme, and the first change that was found to help.
 
     If none of those that were tried helps, the sentence says so. For an operator that the device computes wrongly, the
@@ -80,22 +81,25 @@ def _next(cell: CellResult, measured: Finals) -> Iterator[str]:
     model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
     words = [*model, f"scheme={request.scheme.name}"]
     words += [f"soc={request.soc.name}"] if request.soc else []
-    words += _target(measured.final_snr_db, first)
+    limit_db = judged.limits.final_snr_db_limit
+    words.append(f"target.final_snr_db={repair_target_db(measured.final_snr_db, limit_db, first.predicted_db)}")
     gain, lowest, highest = map(gain_in_words, (first.predicted_db, first.lowest_db, first.highest_db))
     cure = f"{first.candidate.description}: {gain} dB predicted"
     cure += f", {lowest} to {highest} per sample" if lowest != highest else ""
     yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
 
 
-def _target(final_snr_db: float | None, cure: Cure) -> list[str]:
-    """Return the target of a repair in whole dB: half of what the first change is predicted to gain, and at least 1 dB.
+def repair_target_db(final_snr_db: float | None, limit_db: float | None, gain_db: float) -> int:
+    """Return a target for a repair, in whole dB: at least the cell's limit, or half of a predicted gain.
 
-    Unseen samples, which the certificate is about, can have less than those that the prediction is about.
+    Unseen samples, which the certificate is about, can have less than those that the prediction is about. Of the gain,
+    at most 20 dB count.
     """
+    limits = [math.ceil(limit_db)] if limit_db is not None and math.isfinite(limit_db) else []
     if final_snr_db is None or not math.isfinite(final_snr_db):
-        return []
-    gain_db = min(cure.predicted_db / 2, _MOST_GAIN_DB)
-    return [f"target.final_snr_db={max(math.floor(final_snr_db + gain_db), math.floor(final_snr_db) + 1)}"]
+        return max(limits, default=_LEAST_TARGET_DB)
+    half_db = math.floor(final_snr_db + min(gain_db / 2, _MOST_GAIN_DB))
+    return max(half_db, math.floor(final_snr_db) + 1, *limits)
 
 
 def _has_reproducer(cell: CellResult) -> bool:

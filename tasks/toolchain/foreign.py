@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from qnnsweep.conf.errors import printable
 from qnnsweep.tasks.errors import EvidenceError, RequestError, raise_shortage
 from qnnsweep.tasks.models.sample_files import stored_samples
 from qnnsweep.tasks.numerics.timing import EXECUTION
@@ -58,6 +59,7 @@ class ForeignCell:
 
     lowered: LoweredProgram
     capture: Capture
+    method: str
     reference: str
     """The program that the outputs are compared with."""
 
@@ -72,7 +74,7 @@ def foreign_cell(files: CapturedFiles, store: Store) -> ForeignCell:
     make_deterministic()
     program = store.put_bytes(files.program.read_bytes())
     contents = read_pte(store.read(program))
-    plan = contents.method(files.method or _only(contents))
+    plan = contents.method(_executed(contents, files.method))
     record = read_etrecord(files.etrecord, plan.name)
     samples = _samples(files, record)
     kind = next((_BACKENDS[delegate.id] for delegate in plan.delegates if delegate.id in _BACKENDS), "portable")
@@ -93,18 +95,20 @@ def foreign_cell(files: CapturedFiles, store: Store) -> ForeignCell:
     return ForeignCell(
         lowered=lowered,
         capture=_capture(files, len(samples), len(plan.outputs), store),
+        method=plan.name,
         reference="exported program" if has_exported else "edge program",
     )
 
 
-def _only(program: Pte) -> str:
-    """Return the name of the only method that computes something. Raises RequestError if there are several."""
-    names = program.computing
-    if len(names) != 1:
-        raise RequestError(
-            f"the program has the methods {', '.join(names)}; name that of the execution", key="--method"
-        )
-    return names[0]
+def _executed(program: Pte, name: str | None) -> str:
+    """Return the method that was executed: by default the only one that computes something. Raises RequestError."""
+    names = [method.name for method in program.methods if method.instructions]
+    if name in names:
+        return name
+    if name is None and len(names) == 1:
+        return names[0]
+    problem = f"the methods that compute something are {', '.join(names) or 'none'}; name that of the execution"
+    raise RequestError(problem, key="--method", value=None if name is None else printable(name))
 
 
 def _method(

@@ -8,6 +8,7 @@ import json
 import math
 import random
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,14 @@ def test_a_cell_begins_with_its_diagnosis_and_then_has_the_reason() -> None:
     assert [article.index(part) for part in ("D &lt; 30 dB.", "below 40 dB", 'class="facts"')] == sorted(
         article.index(part) for part in ("D &lt; 30 dB.", "below 40 dB", 'class="facts"')
     )
+
+
+def test_the_command_of_a_diagnosis_has_the_folders_of_the_run() -> None:
+    row = cell("m", "8a8w", "SM8650", **measured(random.Random(1), 20.0)) | {
+        "diagnosis": "Next: `qnnsweep repair model=m`."
+    }
+    run = replace(RUN, command=("qnnsweep", "run", "--config-dir=my_nets", "model=m"))
+    assert "Next: `qnnsweep repair --config-dir=my_nets model=m`." in render(run, sweep([row]), {})
 
 
 def test_a_diagnosis_that_repeats_the_reason_is_shown_once() -> None:

@@ -16,7 +16,7 @@ from qnnsweep.tasks.errors import DeviceError
 from qnnsweep.tasks.records import Comparison, Cures, DebugProgram, ErrorParts, ErrorShare, IoCheck, Quantization, Trial
 from qnnsweep.tasks.records.vocabulary import CAUSES, Cause, ProbeStatus, Verdict
 from qnnsweep.tasks.results.causes import causes
-from qnnsweep.tasks.results.diagnosis import diagnosis
+from qnnsweep.tasks.results.diagnosis import diagnosis, repair_target_db
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from tests.sample_records import two_methods_cell
 
@@ -26,6 +26,7 @@ from tests.sample_records import (  # isort: skip
 
 DEVICE = "The device alone: 45.0 dB."
 NOT_THE_CAUSE = "Not the device: 45.0 dB."
+INF = float("inf")
 
 
 def share(
@@ -341,3 +342,16 @@ def test_a_sentence_names_only_a_change_that_was_tried_and_helps(
     cell = passed_cell(planned, comparison=replace(COMPARISON, outputs=rows), cures=Cures(trials=(tried,)))
     assert diagnosed(cell).endswith(sentence)
     assert "Next" not in diagnosed(replace(cell, cures=Cures(trials=())))
+
+
+@pytest.mark.parametrize(
+    ("snr_db", "gain_db", "limit_db", "target_db"),
+    [
+        (30.0, 5.0, 33.5, 34), (30.0, 20.0, 33.5, 40), (30.4, 1.0, None, 31), (-12.2, 4.0, None, -11),
+        (30.0, INF, None, 50), (30.0, 100.0, INF, 50), (None, INF, 12.0, 12), (-INF, 30.0, None, 10),
+    ],
+)  # fmt: skip
+def test_the_target_of_a_repair_is_the_limit_or_half_of_the_gain(
+    snr_db: float | None, gain_db: float, limit_db: float | None, target_db: int
+) -> None:
+    assert repair_target_db(snr_db, limit_db, gain_db) == target_db

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,10 @@ def captured(folder: Path) -> None:
     save_executed(lowered(transformer(), xnnpack=True), "forward", folder)
 
 
-def captured_methods(folder: Path) -> None:
-    """A program with two methods, of which the second is executed."""
-    models = {"encode": transformer().patches, "score": transformer(head_bias=0.5)}
-    save_executed(lowered(models, xnnpack=True), "score", folder)
+def captured_methods(folder: Path, methods: Sequence[str] = ("forward", "score")) -> None:
+    """A program with these methods, of which `score` is executed."""
+    models = {"forward": transformer().patches, "score": transformer(head_bias=0.5)}
+    save_executed(lowered({name: models[name] for name in methods}, xnnpack=True), "score", folder)
 
 
 def save_executed(program: Any, method: str, folder: Path) -> None:

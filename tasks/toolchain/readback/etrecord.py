@@ -72,8 +72,14 @@ def _read(archive: ZipFile, method: str) -> RecordedMethod:
     for name in names:  # all of them, because ExecuTorch's Inspector reads all
         if f"{name}_state_dict" in names:
             refuse_expressions(json.loads(archive.read(name)), name)
-    is_forward = method == METHOD
-    candidates = [f"{_AFTER_PASSES}/{method}", f"{_EDGE}/{method}", *([_EDGE] if is_forward else [])]
+
+    def maps(name: str) -> dict[str, Any]:
+        return json.loads(archive.read(name)) if name in names else {}
+
+    candidates = [f"{_AFTER_PASSES}/{method}", f"{_EDGE}/{method}"]
+    handled = [name for name, handles in maps("debug_handle_map").items() if handles]
+    if method == METHOD or handled == [method]:  # ExecuTorch calls the only edge program `forward` in any case
+        candidates += [f"{_EDGE}/{METHOD}", _EDGE]
     edge = next((name for name in candidates if name in names), None)
     if edge is None:
         raise EvidenceError(
@@ -81,12 +87,11 @@ def _read(archive: ZipFile, method: str) -> RecordedMethod:
         )
 
     def of_method(name: str) -> dict[int, Any]:
-        maps = json.loads(archive.read(name)) if name in names else {}
-        return {int(number): value for number, value in (maps.get(method, {}) or {}).items()}
+        return {int(number): value for number, value in (maps(name).get(method, {}) or {}).items()}
 
     delegates = of_method("delegate_map")
     return RecordedMethod(
-        exported=_program(archive, _EXPORTED) if is_forward and _EXPORTED in names else None,
+        exported=_program(archive, _EXPORTED) if method == METHOD and _EXPORTED in names else None,
         edge=_program(archive, edge),
         handles={number: _handles(handles) for number, handles in of_method("debug_handle_map").items()},
         logged={

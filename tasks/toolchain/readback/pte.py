@@ -69,11 +69,6 @@ class Pte:
             raise EvidenceError(f"the program has no method {name}; it has {[method.name for method in self.methods]}")
         return found
 
-    @property
-    def computing(self) -> list[str]:
-        """Return the names of the methods that compute something, and do not only return constants."""
-        return [method.name for method in self.methods if method.instructions]
-
 
 def read_pte(data: bytes) -> Pte:
     """Return the contents of a program. Raises EvidenceError if `data` is not a valid program."""

@@ -67,6 +67,7 @@ def test_one_call_goes_from_a_module_to_its_culprit(called: dict) -> None:
     assert called["passed"]
     assert called["snr_db"] > 20
     assert f"{called['snr_db']:.1f} dB" in called["sentence"]
+    assert "`qnnsweep repair --config-dir=" in called["sentence"]
     assert cause in ("weights", "resolution", "clipping", "bias", "device")
     assert target.startswith("aten.")
     assert module in ("features", "head", "norm", "")
