@@ -3,8 +3,8 @@
 Run `python docs/report_picture.py REPORT CELL`, for example with `artifacts/runs/<run>/report.html` and
 `minilm_l6/16a8w/SM8650`. The picture in this folder shows this cell in the report of:
 
-    qnnsweep run model=efficientnet_lite0,minilm_l6 scheme=8a8w,16a8w soc=SM8650 measure.operator_samples=2 \\
-        'tolerance.final_snr_db={8a8w:20,16a8w:30}'
+    qnnsweep run model=minilm_l6 scheme=16a8w soc=SM8650 measure.operator_samples=2 \\
+        'tolerance.final_snr_db={16a8w:30}'
 """
 
 import os
