@@ -111,7 +111,7 @@ def run_fault(bench: Bench, number: int, kinds: Sequence[str]) -> Survived:
 
 
 def _ended(case: Case) -> tuple[Word, str]:
-    """Run the command. Return how it ended, and what it said. A command that is not disturbed need not refuse."""
+    """Run the command. Return how it ended, and what it said. Nothing disturbs it, so that a refusal is `lost`."""
     last = judge(case.sweep.run(), case.sweep, case.expected)
     return "lost" if last.word == "refused" else last.word, last.text
 

@@ -46,7 +46,7 @@ class Run:
 
     @cached_property
     def _rows(self) -> list[Row]:
-        """The cells, with commands that can be typed."""
+        """The rows of the table `cells`, whose sentences have commands that can be typed."""
         return with_folders(self._cells, self.facts.command)
 
     @cached_property

@@ -58,8 +58,7 @@ def sentences(count: int, *, split: str, tokens: int) -> list[Sample]:
     """Return the first `count` sentences of a split (`calibration`, `evaluation`), cut or padded to `tokens` tokens.
 
     `input_ids` and `attention_mask` are int64 [1, tokens]: with int32, ExecuTorch 1.5.1 lowers the model without an
-    error, but the program's outputs are wrong (2 dB). Raises RequestError if there is no such
-    split.
+    error, but the program's outputs are wrong (2 dB). Raises RequestError if there is no such split.
     """
     return list(islice((_sample(text, tokens) for text in part(SPLITS, split)), count))
 

@@ -90,10 +90,10 @@ def _next(cell: CellResult, judged: Judgement, measured: Finals) -> Iterator[str
 
 
 def repair_target_db(final_snr_db: float | None, limit_db: float | None, gain_db: float) -> int:
-    """Return a target for a repair, in whole dB: at least the cell's limit, or half of a predicted gain.
+    """Return a target for a repair, in whole dB: the lowest SNR and half of the predicted gain, at least the limit.
 
-    Unseen samples, which the certificate is about, can have less than those that the prediction is about. Of the gain,
-    at most 20 dB count.
+    Only half of the gain counts, and at most 20 dB, because the unseen samples of the certificate can have a lower SNR
+    than the samples that the prediction is about.
     """
     limits = [math.ceil(limit_db)] if limit_db is not None and math.isfinite(limit_db) else []
     if final_snr_db is None or not math.isfinite(final_snr_db):

@@ -15,4 +15,4 @@ class CapturedFiles:
     inputs: Path | None
     """None for the representative inputs of the ETRecord."""
     method: str | None
-    """The method that was executed. None for the only one that computes anything."""
+    """The name of the method that was executed; None if only one method of the program computes something."""
