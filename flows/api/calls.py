@@ -52,10 +52,13 @@ class Repair:
 class DebugRun(Run):
     """The run of one model that `debug` was given."""
 
-    def __init__(self, run_id: str, artifacts: str, request: Sequence[str], remarks: Sequence[str]) -> None:
+    def __init__(
+        self, run_id: str, artifacts: str, request: Sequence[str], overrides: Sequence[str], remarks: Sequence[str]
+    ) -> None:
         """`request`: the words of the command line that select the model. `remarks`: about its samples."""
         super().__init__(run_id, artifacts)
         self._request = tuple(request)
+        self._overrides = tuple(overrides)
         self.remarks = tuple(remarks)
 
     def repair(
@@ -64,13 +67,16 @@ class DebugRun(Run):
     ) -> Repair:  # fmt: skip
         """Search a scheme with which the lowest SNR is at least `target_db`, and certify it on unseen samples.
 
-        scheme, soc: by default those of the worst cell. overrides: further keys, such as `budget.size_ratio=1.25`.
+        scheme, soc: by default those of the worst cell. overrides: further keys, such as `budget.size_ratio=1.25`;
+        those that `debug` was given, such as `device=my_board`, hold here too, unless their key is given again.
         Without `target_db`, they have the target, such as `target.effective_bits=6`.
         """
         worst = self._worst
         cell = [f"scheme={scheme or worst['scheme']}", f"soc={soc or worst['soc']}"]
         words = cell if target_db is None else [*cell, f"target.final_snr_db={target_db}"]
-        return repair(*self._request, *words, *overrides, artifacts=self.artifacts, progress=progress)
+        given = [*words, *overrides]
+        kept = [override for override in self._overrides if _key(override) not in map(_key, given)]
+        return repair(*self._request, *kept, *given, artifacts=self.artifacts, progress=progress)
 
 
 def debug(
@@ -117,7 +123,11 @@ def debug(
         request, remarks = [f"--config-dir={given.folder}", f"model={given.name}"], given.remarks
     words = [*request, f"scheme={_joined(scheme, 'scheme')}", f"soc={_joined(soc, 'soc')}"]
     found = _run("run", [*words, *overrides], artifacts, progress)
-    return DebugRun(found["run_id"], str(artifacts), request, remarks)
+    return DebugRun(found["run_id"], str(artifacts), request, overrides, remarks)
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
 
 
 def run(*overrides: str, artifacts: PathLike = "artifacts", progress: bool = True) -> Run:

@@ -5,13 +5,14 @@ The templates round numbers for display; the tables have the numbers as measured
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from qnnsweep.tasks.records.vocabulary import CAUSE_NAMES, CAUSE_STAGES
 from qnnsweep.tasks.report import format as display
@@ -76,6 +77,7 @@ def environment() -> jinja2.Environment:
     environment.filters |= {name: getattr(display, name) for name in _FILTERS}
     environment.globals |= {name: getattr(display, name) for name in _FUNCTIONS}
     environment.filters |= {
+        "code_spans": _code_spans,
         "cosine": lambda value: display.decimal(value, 5),
         "db": display.decimal,
         "cause": lambda cause: CAUSE_NAMES.get(cause, cause),
@@ -84,6 +86,11 @@ def environment() -> jinja2.Environment:
         "table": _table,
     }
     return environment
+
+
+def _code_spans(text: str) -> Markup:
+    """Return `text` as HTML, with what is between two backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - the text is escaped
 
 
 def _table(rows: Iterable[Iterable[str]], *head: str) -> str:

@@ -239,12 +239,13 @@ def test_a_cell_begins_with_its_diagnosis_and_then_has_the_reason() -> None:
     )
 
 
-def test_the_command_of_a_diagnosis_has_the_folders_of_the_run() -> None:
+def test_the_command_of_a_diagnosis_is_code_with_the_folders_of_the_run() -> None:
     row = cell("m", "8a8w", "SM8650", **measured(random.Random(1), 20.0)) | {
-        "diagnosis": "Next: `qnnsweep repair model=m`."
+        "diagnosis": "2 < 3. Next: `qnnsweep repair model=m`."
     }
     run = replace(RUN, command=("qnnsweep", "run", "--config-dir=my_nets", "model=m"))
-    assert "Next: `qnnsweep repair --config-dir=my_nets model=m`." in render(run, sweep([row]), {})
+    command = "2 &lt; 3. Next: <code>qnnsweep repair --config-dir=my_nets model=m</code>."
+    assert command in render(run, sweep([row]), {})
 
 
 def test_a_diagnosis_that_repeats_the_reason_is_shown_once() -> None:

@@ -152,6 +152,19 @@ print(json.dumps([result.sentence, first["candidate"], first["predicted_db"], fi
     assert abs(predicted_db - measured_db) < 4
 
 
+def test_a_repair_keeps_the_keys_of_the_call_unless_they_are_given_again(user: Program) -> None:
+    lines = """
+import json, torch, qnnsweep
+result = qnnsweep.debug(
+    torch.nn.Linear(8, 4), list(torch.randn(24, 1, 8)), name="net", count=2, artifacts="artifacts",
+    overrides=["measure.operator_samples=1", "measure.cures=0"],
+)
+repaired = result.repair(1, overrides=["budget.compilations=1", "certificate.samples=1", "measure.cures=1"])
+print(json.dumps([word for word in repaired.run.facts.command if word.startswith("measure.")]))
+"""
+    assert answers(user, lines) == ["measure.operator_samples=1", "measure.cures=1"]
+
+
 def test_a_wrong_request_raises_the_error_of_the_command(user: Program) -> None:
     lines = f"""
 {LINES}
