@@ -12,7 +12,7 @@ from qnnsweep.conf.devices import PROBE, DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.conf.errors import RequestError, did_you_mean, one_of, printable
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.names import QUANT_DTYPES, SHIPPED_BACKENDS
-from qnnsweep.conf.overrides import method_problems, override_problems, ranges_of_states, unknown_inputs
+from qnnsweep.conf.overrides import input_problems, method_problems, override_problems
 from qnnsweep.conf.schema import Request, RetentionConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.conf.states import methods_with_keys, samples_key, state_problems
@@ -27,9 +27,9 @@ def problems(request: Request) -> Iterator[RequestError]:
     yield from _of("scheme", request.scheme, _scheme(request.scheme))
     methods = request.model.methods or ()
     yield from method_problems(request.scheme, [method.name for method in methods])
-    given = [method.inputs for method in methods] or [request.model.inputs]
-    yield from unknown_inputs(request.scheme, [spec.name for specs in given for spec in specs] if all(given) else [])
-    yield from ranges_of_states(request.scheme, [state.input for state in request.model.states or ()])
+    given = {method.name: method.inputs for method in methods} or {"": request.model.inputs}
+    names = {method: [spec.name for spec in specs] for method, specs in given.items()}
+    yield from input_problems(request.scheme, names, [state.input for state in request.model.states or ()])
     yield from _calibration(request.model, request.scheme)
     for field in fields(request):
         if is_dataclass(config := getattr(request, field.name)) and field.name not in ("model", "scheme", "device"):

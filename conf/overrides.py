@@ -36,21 +36,31 @@ def method_problems(scheme: SchemeConfig, methods: Sequence[str]) -> Iterator[Re
             yield RequestError(f"no such method; {accepted}", key=_key(index, "method"), value=printable(pattern))
 
 
-def unknown_inputs(scheme: SchemeConfig, inputs: Sequence[str]) -> Iterator[RequestError]:
-    """Yield one error per override that is for no input of the model. `inputs`: empty if they are not known."""
-    for index, override in enumerate(scheme.overrides):
-        pattern = override.input
-        if inputs and pattern is not None and not any(fnmatchcase(name, pattern) for name in inputs):
-            yield RequestError(f"no such input; {one_of(inputs)}", key=_key(index, "input"), value=printable(pattern))
+def input_problems(
+    scheme: SchemeConfig, inputs: Mapping[str, Sequence[str]], states: Sequence[str]
+) -> Iterator[RequestError]:
+    """Yield one error per override of an input that a method which it selects lacks, or of a state.
 
-
-def ranges_of_states(scheme: SchemeConfig, states: Sequence[str]) -> Iterator[RequestError]:
-    """Yield one error per override of an input that is a state. `states`: the names of these inputs."""
+    inputs: maps each method to the names of its inputs, which are empty if they are not known; a model with one method
+    has one entry, whose name is empty. states: the names of the inputs that are states.
+    """
     for index, override in enumerate(scheme.overrides):
-        pattern = override.input
-        if pattern is not None and (found := next((name for name in states if fnmatchcase(name, pattern)), None)):
-            problem = f"{printable(found)} is a state, whose grid is that of the output that is written to it"
-            yield RequestError(problem, key=_key(index, "input"), value=printable(pattern))
+        if (pattern := override.input) is None:
+            continue
+        selected = {method: names for method, names in inputs.items() if fnmatchcase(method, override.method or "*")}
+        unknown = () if all(selected.values()) else states
+        known = [*unknown, *(name for names in selected.values() for name in names)]
+        matching = {name for name in known if fnmatchcase(name, pattern)}
+        state = next((name for name in states if name in matching), None)
+        lacking = next((method for method, names in selected.items() if names and not matching & {*names}), None)
+        if state is not None:
+            problem = f"{printable(state)} is a state, whose grid is that of the output that is written to it"
+        elif lacking is not None:
+            of_method = f" of {lacking}" if lacking else ""
+            problem = f"no such input{of_method}; {one_of(selected[lacking])}"
+        else:
+            continue
+        yield RequestError(problem, key=_key(index, "input"), value=printable(pattern))
 
 
 def merged(overrides: Sequence[SchemeOverride], indices: Sequence[int], operators: str) -> SchemeOverride:

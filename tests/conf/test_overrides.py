@@ -158,6 +158,18 @@ def test_an_override_of_an_input_that_the_model_lacks_is_refused(mine: Path) -> 
     assert len(load([*words, "model.inputs=[]"], config_dirs=[mine]).cells) == 1, "the first sample says the inputs"
 
 
+def test_an_override_of_an_input_is_for_the_methods_that_it_selects(mine: Path) -> None:
+    data = "calibration: {source: 'a.b:c'}, evaluation: {source: 'a.b:c'}"
+    methods = [f"{{name: {name}, {data}, inputs: [{{name: {only}, shape: [1]}}]}}" for name, only in ("ax", "by")]
+    lines = ["name: two", "factory: a.b:net", f"methods: [{', '.join(methods)}]"]
+    (mine / "model" / "two.yaml").write_text("\n".join(lines))
+    words = ["model=two", "soc=SM8650", "scheme=8a8w", "scheme.overrides=[{input:y,method:a,range:[0,1]}]"]
+    for refused in (words, [word.replace("method:a,", "") for word in words]):
+        with pytest.raises(RequestError, match=r"^scheme.overrides\[0\].input=y: no such input of a; one of x$"):
+            load(refused, config_dirs=[mine])
+    assert len(load([word.replace("method:a", "method:b*") for word in words], config_dirs=[mine]).cells) == 1
+
+
 def test_a_range_of_a_state_is_refused(mine: Path) -> None:
     words = ["model=tiny_gru", "soc=SM8650", "scheme=8a8w", "scheme.overrides=[{input:'*',range:[-1,1]}]"]
     with pytest.raises(RequestError, match=r"is a state, whose grid is that of the output that is written to it$"):
