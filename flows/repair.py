@@ -52,7 +52,11 @@ def run_repair(
         search = Search(target=first.target, budget=first.budget, samples=range(first.searched_samples))
         search.run(first.scheme, partial(measured, session), on_step)
         unseen, left_out = _unseen(search, session.store)
-        search.certify([of_samples(cell, unseen) for cell in search.accepted.complete] if unseen else [], len(unseen))
+        before, after = (
+            [of_samples(cell, unseen) for cell in step.complete] if unseen else []
+            for step in (search.steps[0], search.accepted)
+        )
+        search.certify(before, after, len(unseen))
         certificate = list(certificate_rows(session.run_id, search.steps[0], search.accepted, unseen, left_out))
         rows = {
             "repair": [by_columns(row) for row in repair_rows(session.run_id, search.steps)],

@@ -30,7 +30,8 @@ class Culprit:
 
     def __str__(self) -> str:
         place = f" ({self.file}:{self.line})" if self.file else ""
-        return f"{self.cause or 'unknown cause'} in {self.module or self.operator}{place}"
+        operator = f"{self.operator} of {self.module}" if self.module else self.operator
+        return f"{self.cause or 'unknown cause'} in {operator}{place}"
 
 
 def culprit(cell: Row, operators: Sequence[Row]) -> Culprit | None:

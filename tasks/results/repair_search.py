@@ -99,24 +99,30 @@ class Search:
             scheme = cure.candidate.scheme
             self._add(self._step(scheme, cure, measure(scheme, False)), on_step)
 
-    def certify(self, unseen: Sequence[CellResult], samples: int) -> None:
-        """Let the target hold only if unseen samples confirm it.
+    def certify(self, before: Sequence[CellResult], after: Sequence[CellResult], samples: int) -> None:
+        """Let the target hold only if unseen samples confirm it. Say so if the target held there before the repair.
 
-        `unseen`: the accepted cells, with these samples. `samples`: their number.
+        `before`, `after`: the cells of the first and the accepted step, with these samples. `samples`: their number.
         """
         if not self.reached:
             return
-        measured = [measurement(cell) for cell in unseen]
-        doubts = [text for side in measured if side is not None for text in uncertain(side, self.target)]
-        if not measured or None in measured:
-            doubts = ["nothing was measured; give more samples than the calibration and the search use"]
+        doubts = self._doubts(after)
         if doubts:
             self.reached = False
             self.reason = (
                 f"not certified: the target holds on the samples of the search, but on unseen ones {doubts[0]}"
             )
-        else:
-            self.reason += f"; certified on {samples} unseen {'sample' if samples == 1 else 'samples'}"
+            return
+        self.reason += f"; certified on {samples} unseen {'sample' if samples == 1 else 'samples'}"
+        if self.changes and not self._doubts(before):
+            self.reason += ", where it held before the repair, too"
+
+    def _doubts(self, unseen: Sequence[CellResult]) -> list[str]:
+        """Return what does not confirm the target, one text each. `unseen`: cells with unseen samples alone."""
+        measured = [measurement(cell) for cell in unseen]
+        if not measured or None in measured:
+            return ["nothing was measured; give more samples than the calibration and the search use"]
+        return [text for side in measured if side is not None for text in uncertain(side, self.target)]
 
     def _is_new(self, candidate: Candidate) -> bool:
         """Return whether the scheme was not tried, and no change of this kind failed at one of the operators."""
