@@ -132,15 +132,20 @@ class Run:
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        screen = Console(file=text, width=_WIDTH, force_jupyter=False)
+        screen = Console(file=text, width=_WIDTH, force_jupyter=False, color_system=None)
         screen.print(summary_table(self.facts, self._rows))
         diagnoses = summary_diagnoses(self._rows)
         if diagnoses is not None:
             screen.print(diagnoses)
-        return "\n".join([f"{text.getvalue()}report {self.facts.report}", *self.remarks])
+        found = self.culprit
+        cell = f" ({found.cell})" if found is not None and len(self._rows) > 1 else ""
+        first = [] if found is None else [f"examine first: {found}{cell}"]
+        return text.getvalue() + "\n".join([*first, f"report {self.facts.report}", *self.remarks])
 
     def _repr_html_(self) -> str:
-        return run_in_notebook(self.facts, self._rows, self._worst, self._of_cell("budget", self._worst), self.remarks)
+        budget, first = self._of_cell("budget", self._worst), self.culprit
+        culprit = None if first is None else str(first)
+        return run_in_notebook(self.facts, self._rows, self._worst, budget, culprit, self.remarks)
 
     @property
     def _worst(self) -> Row:

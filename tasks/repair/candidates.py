@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schemes import Precision, SchemeConfig
-from qnnsweep.tasks.numerics.reported import reported_budget
+from qnnsweep.tasks.numerics.reported import reported_budget, reported_worst_operator
 from qnnsweep.tasks.records import Allocation, Comparison, ErrorShare, LoweredProgram
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.allocation import dtype_of, most_weight_bits
@@ -86,7 +86,9 @@ def candidates(
     parts = energies(reported_budget(replace(comparison, outputs=searched)))
     if scheme.precision is not Precision.quantized or not parts:
         return []
-    search = _Search(operator_facts(comparison, lowered), parts, scheme, lowered.program.size)
+    worst = reported_worst_operator(comparison)
+    named_first = None if worst is None else worst.row.operator.name
+    search = _Search(operator_facts(comparison, lowered), parts, scheme, lowered.program.size, named_first)
     most_bits = None if target is None else most_weight_bits(target, lowered)
     offered: list[Candidate] = []
     if most_bits is not None:
@@ -121,9 +123,15 @@ def energies(shares: Sequence[ErrorShare]) -> dict[tuple[Cause, str], float]:
 
 class _Search:
     def __init__(
-        self, facts: Mapping[str, OperatorFacts], parts: Mapping[_Part, float], scheme: SchemeConfig, size_bytes: int
+        self,
+        facts: Mapping[str, OperatorFacts],
+        parts: Mapping[_Part, float],
+        scheme: SchemeConfig,
+        size_bytes: int,
+        named_first: str | None,
     ) -> None:
         self._facts = facts
+        self._named_first = named_first
         self._by_index = {operator.operator.index: operator for operator in facts.values()}
         self._targets = named_targets(self._by_index[index].operator for index in sorted(self._by_index))
         self._parts = parts
@@ -295,6 +303,8 @@ class _Search:
         )
 
     def _where(self, names: Sequence[str]) -> str:
+        """Return the operators in words, first the one that the cell's sentence names first, if it is among them."""
+        names = sorted(names, key=lambda name: name != self._named_first)
         inputs = [name for name in names if self._targets[name] == "input"]
         operators = [name for name in names if name not in inputs]
         targets = {self._targets[name] for name in operators}

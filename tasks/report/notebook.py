@@ -19,9 +19,12 @@ _COLUMNS = (
 
 
 def run_in_notebook(
-    run: RunFacts, cells: Sequence[Row], worst: Row, budget: Sequence[Row], remarks: Sequence[str]
+    run: RunFacts, cells: Sequence[Row], worst: Row, budget: Sequence[Row], culprit: str | None, remarks: Sequence[str]
 ) -> str:
-    """Return the HTML. `worst`: the cell whose budget is shown. `budget`: its rows of the table `budget`."""
+    """Return the HTML. `worst`: the cell whose budget is shown, with its culprit in words, if it has one.
+
+    `budget`: the rows of this cell in the table `budget`.
+    """
     head, *lines = summary(cells, display.note)
     kept = [number for number, name in enumerate(head) if name in _COLUMNS]
     return html(
@@ -31,6 +34,7 @@ def run_in_notebook(
         sentences=named_diagnoses(cells, varying(cells)),
         of=" ".join(str(worst[name]) for name in ("model", "scheme", "soc")),
         bars=sorted(_bars(worst, budget), key=lambda bar: -bar["share"]),
+        culprit=culprit,
         report=run.report,
         remarks=remarks,
     )

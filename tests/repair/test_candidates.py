@@ -39,6 +39,19 @@ def test_additions_with_a_mask_are_one_candidate_with_ranges_that_softmax_can_se
     )
 
 
+def test_of_several_operators_the_one_that_the_sentence_names_first_is_named_first() -> None:
+    """It is the first one of the budget, even if another one has more of this cause."""
+    additions = [operator(f"add{number}", ADD, WIDE) for number in range(3)]
+    uses = {"least_value": -5.0, "largest_value": 15.0, "range_used": 0.0003}
+    budget: dict[tuple[Cause, str], float] = {
+        ("resolution", f"add{number}"): 0.3 - number / 100 for number in (1, 0, 2)
+    }
+    comparison, lowered = cell(additions, budget, **{row.name: dict(uses) for row in additions})
+    first = next(new for new in candidates(comparison, lowered, scheme("16a8w")) if len(new.operators) > 1)
+    assert first.operators[0] == "add0"
+    assert first.description.endswith("for 3 additions (layers.add1 and 2 more)")
+
+
 def test_a_range_without_a_softmax_behind_it_is_not_extended() -> None:
     comparison, lowered = cell(
         [operator("add", ADD, WIDE)], {("resolution", "add"): 0.9}, add={"least_value": 0.0, "largest_value": 10.0}

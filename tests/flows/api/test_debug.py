@@ -26,7 +26,7 @@ print(json.dumps({
     "culprit": [found.module, found.cause, found.target], "sentence": result.sentence, "text": str(result),
     "columns": list(result.operators.columns[:3]), "outputs": sorted(set(result.outputs["output"])),
     "labels": sorted(set(result.outputs["label"])) if "label" in result.outputs else None,
-    "training": model.training, "calls": result.facts.toolchain_calls,
+    "training": model.training, "first": str(found), "calls": result.facts.toolchain_calls,
 }))
 """
 DIFFERENT = {
@@ -74,6 +74,7 @@ def test_one_call_goes_from_a_module_to_its_culprit(called: dict) -> None:
     assert called["columns"] == ["run_id", "model", "scheme"]
     assert called["outputs"] == ["embedding", "scores"]
     assert "8 samples are compared, 12 others calibrate." in called["text"]
+    assert f"\nexamine first: {called['first']}\nreport " in called["text"]
     assert called["training"], "the user's module stays in training mode"
 
 
