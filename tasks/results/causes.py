@@ -55,7 +55,8 @@ def causes(comparison: Comparison, output: OutputComparison) -> str | None:
     ranked = sorted(totals.values(), key=lambda total: (total.cause != first, -(total.share or 0.0)))
     mentioned = [total for total in ranked if (total.share or 0.0) >= _MENTIONED][:_MOST_CAUSES]
     percents = [round(100 * (total.share or 0.0)) for total in mentioned]
-    words = _Words(comparison, operators, output)
+    largest = max(totals.values(), key=lambda total: total.share or 0.0)
+    words = _Words(comparison, operators, output, largest.cause)
     phrases = [f"{words.of(total)} {percent} %" for total, percent in zip(mentioned, percents, strict=True)]
     rest = 100 - sum(percents)
     if rest > 0:
@@ -80,10 +81,16 @@ def _modules(rows: Iterable[OperatorComparison]) -> list[str]:
 
 
 class _Words:
-    """The words for the operators of one output's budget. `operators`: the one whose absence removes most first."""
+    """The words for the operators of one output's budget.
 
-    def __init__(self, comparison: Comparison, operators: Sequence[ErrorShare], output: OutputComparison) -> None:
+    `operators`: the one whose absence removes most first. `largest`: the cause with the largest share.
+    """
+
+    def __init__(
+        self, comparison: Comparison, operators: Sequence[ErrorShare], output: OutputComparison, largest: Cause
+    ) -> None:
         self._comparison, self._operators, self._output = comparison, operators, output
+        self._largest = largest
         self._rows = {row.operator.name: row for row in reversed(comparison.operators)}
         self._targets = named_targets(row.operator for row in comparison.operators)
         self._named: str | None = None  # the operator that the phrase before named
@@ -109,7 +116,9 @@ class _Words:
         self._named = None
         use = self._use(first) if total.cause == "resolution" else ""
         most = f"{self._place(first)}, which {use}" if use else self._place(first)
-        return _AT_SEVERAL[total.cause].format(f"{len(counted)} {noun} (most: {most})")
+        # The first cause need not have the largest share, but then it has the operator with the largest one.
+        label = "most of all" if first is self._operators[0] and total.cause != self._largest else "most"
+        return _AT_SEVERAL[total.cause].format(f"{len(counted)} {noun} ({label}: {most})")
 
     def reasons(self, totals: Iterable[ErrorShare], mentioned: Sequence[ErrorShare]) -> Iterator[str]:
         """Yield why some effects are not known, and which operators have wrong booleans or integers."""

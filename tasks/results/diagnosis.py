@@ -123,7 +123,7 @@ def _sentences(cell: CellResult, comparison: Comparison, judged: Judgement, meas
     elif measured.final_difference == "none":
         yield "The final outputs are those of eager PyTorch, bit by bit."
         if len({row.sample for row in compared}) > 1 and _are_constant(comparison):
-            yield "In eager PyTorch, they are the same for all samples: look at the weights and the samples."
+            yield "In eager PyTorch, they are the same for all samples: they test nothing, look at weights and samples."
     elif measured.final_snr_db is None:
         yield "No output for which an SNR counts differs from eager PyTorch's."
     else:
@@ -136,7 +136,7 @@ def _sentences(cell: CellResult, comparison: Comparison, judged: Judgement, meas
         final_db = -math.inf if measured.final_snr_db is None else measured.final_snr_db
         is_far = measured.device_snr_db >= final_db + _FAR_DB
         is_right = is_far and is_of_the_scheme(comparison, worst)
-        yield f"{'Not the device' if is_right else 'The device alone'}: {measured.device_snr_db:.1f} dB."
+        yield f"{'Not the device' if is_right else 'Device against host'}: {measured.device_snr_db:.1f} dB."
     elif measured.device_difference == "none":
         yield "The device computes the scheme exactly as the host does."
     yield from step_sentences(comparison.steps, reported_output(comparison))

@@ -24,7 +24,7 @@ from tests.sample_records import (  # isort: skip
     ANSWER, COMPARISON, CONV, LOWERED, LOWERED_METHOD, passed_cell, up_to_lower, without_debug_program,
 )  # fmt: skip
 
-DEVICE = "The device alone: 45.0 dB."
+DEVICE = "Device against host: 45.0 dB."
 NOT_THE_CAUSE = "Not the device: 45.0 dB."
 INF = float("inf")
 
@@ -86,7 +86,7 @@ def test_the_device_is_the_cause_of_an_error_only_from_a_tenth_of_it(planned: Re
         assert DEVICE in said(weights=0.9, **shares)
     outputs = tuple(replace(row, previous_snr_db=39.0) for row in COMPARISON.outputs)
     near = replace(additions(1), outputs=outputs, budget=tuple(totals(weights=1.0)))
-    assert "The device alone: 39.0 dB." in diagnosed(passed_cell(planned, comparison=near)), "the two are 9 dB apart"
+    assert "Device against host: 39.0 dB." in diagnosed(passed_cell(planned, comparison=near)), "the two are 9 dB apart"
     no_budget = passed_cell(planned, comparison=replace(additions(1), budget=()))
     assert diagnosed(no_budget).endswith(f"30.0 dB. {DEVICE}")
 
@@ -107,6 +107,14 @@ def test_the_operator_that_is_named_is_counted_even_if_its_error_alone_is_small(
     comparison = replace(additions(2), budget=(*totals(weights=0.71, resolution=0.29), *shares))
     assert diagnosed_causes(planned, comparison) == (
         "weights of 2 additions (most: `layers.0`) 71 %, rounding of values 29 %"
+    )
+
+
+def test_a_first_cause_without_the_largest_share_says_why_it_is_the_first(planned: Request) -> None:
+    shares = [share("weights", 0.06, f"add_{number}", f"layers.{number}") for number in range(2)]
+    comparison = replace(additions(2), budget=(*totals(weights=0.11, resolution=0.89), *shares))
+    assert diagnosed_causes(planned, comparison) == (
+        "weights of 2 additions (most of all: `layers.0`) 11 %, rounding of values 89 %"
     )
 
 
@@ -267,7 +275,7 @@ def test_equal_outputs_that_are_the_same_for_all_samples_are_no_success(
         relative_error=None, relative_error_mistaken=None, detail=None,
     )  # fmt: skip
     comparison = replace(COMPARISON, outputs=outputs, budget=(), io_checks=(check,))
-    said = "In eager PyTorch, they are the same for all samples: look at the weights and the samples."
+    said = "In eager PyTorch, they are the same for all samples: they test nothing, look at weights and samples."
     assert (said in diagnosed(passed_cell(planned, comparison=comparison))) is is_said
 
 
