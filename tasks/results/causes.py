@@ -1,5 +1,6 @@
 """The causes of an output's error in words, from the budget: what an ablation removed, and where."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from qnnsweep.tasks.numerics.reported import budget_of, on_sample
@@ -54,7 +55,7 @@ def causes(comparison: Comparison, output: OutputComparison) -> str | None:
     first = operators[0].cause if operators else None
     ranked = sorted(totals.values(), key=lambda total: (total.cause != first, -(total.share or 0.0)))
     mentioned = [total for total in ranked if (total.share or 0.0) >= _MENTIONED][:_MOST_CAUSES]
-    percents = [round(100 * (total.share or 0.0)) for total in mentioned]
+    percents = _percents([total.share or 0.0 for total in mentioned])
     largest = max(totals.values(), key=lambda total: total.share or 0.0)
     words = _Words(comparison, operators, output, largest.cause)
     phrases = [f"{words.of(total)} {percent} %" for total, percent in zip(mentioned, percents, strict=True)]
@@ -62,6 +63,20 @@ def causes(comparison: Comparison, output: OutputComparison) -> str | None:
     if rest > 0:
         phrases.append(f"rest {rest} %" if phrases else "no cause above 10 %")
     return ", ".join([*phrases, *words.reasons(totals.values(), mentioned)])
+
+
+def _percents(shares: Sequence[float]) -> list[int]:
+    """Return shares in whole percent. With the rest they add up to 100, so those with the largest remainders go up.
+
+    Shares can be above 1 together, if other causes cancel a part of them; then each is rounded alone.
+    """
+    rest = 1 - sum(shares)
+    if rest < 0:
+        return [round(100 * share) for share in shares]
+    exact = [100 * share for share in (*shares, rest)]
+    up = sorted(range(len(exact)), key=lambda number: math.floor(exact[number]) - exact[number])
+    up = up[: 100 - sum(map(math.floor, exact))]
+    return [math.floor(percent) + (number in up) for number, percent in enumerate(exact[:-1])]
 
 
 def is_of_the_scheme(comparison: Comparison, output: OutputComparison) -> bool:

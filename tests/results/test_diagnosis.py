@@ -110,6 +110,13 @@ def test_the_operator_that_is_named_is_counted_even_if_its_error_alone_is_small(
     )
 
 
+def test_shares_in_whole_percent_add_up_to_100(planned: Request) -> None:
+    comparison = replace(additions(1), budget=totals(resolution=0.446, weights=0.437, device=0.117))
+    assert diagnosed_causes(planned, comparison) == "rounding of values 44 %, weights 44 %, device arithmetic 12 %"
+    comparison = replace(additions(1), budget=totals(device=1.424, resolution=-0.424))
+    assert diagnosed_causes(planned, comparison) == "device arithmetic 142 %"
+
+
 def test_a_first_cause_without_the_largest_share_says_why_it_is_the_first(planned: Request) -> None:
     shares = [share("weights", 0.06, f"add_{number}", f"layers.{number}") for number in range(2)]
     comparison = replace(additions(2), budget=(*totals(weights=0.11, resolution=0.89), *shares))

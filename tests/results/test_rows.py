@@ -111,7 +111,7 @@ def test_a_cell_that_passed(planned: Request) -> None:
             "stage": "compare",
             "outcome": "passed",
             "diagnosis": "Worst sample (b) 30.0 dB: weights of `layers.0` 50 %, clipping 25 %, device arithmetic in it "
-            "12 %, rest 13 %. Device against host: 45.0 dB.",
+            "13 %, rest 12 %. Device against host: 45.0 dB.",
             "weights": "trained",
             "export_s": 1.5,
             "quantize_s": 2.5,

@@ -12,29 +12,42 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is sent
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
+from mlflow.store.tracking import SEARCH_MAX_RESULTS_THRESHOLD
 from mlflow.utils import mlflow_tags as own
 from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH, MAX_TAG_VAL_LENGTH
 
 from qnnsweep.tasks.report.trackers.tracked import Tracked, TrackedRun
 
+_IS_WHOLE = "qnnsweep.is_whole"
+"""The tag of an experiment that was written to its end."""
 OPEN = "mlflow ui --backend-store-uri sqlite:///{folder}/mlflow.db"
 
 
 def has(run_id: str, folder: Path) -> bool:
-    """Return whether the run is already in the folder."""
-    return (folder / "mlflow.db").exists() and _client(folder).get_experiment_by_name(run_id) is not None
+    """Return whether the whole run is in the folder."""
+    if not (folder / "mlflow.db").exists():
+        return False
+    experiment = _client(folder).get_experiment_by_name(run_id)
+    return experiment is not None and _IS_WHOLE in experiment.tags
 
 
 def write(run: TrackedRun, folder: Path) -> None:
-    """Add the run to the database in the folder."""
+    """Add the run to the database in the folder. What an interrupted call left of it is deleted."""
     client = _client(folder)
-    artifacts = (folder.absolute() / "artifacts" / run.run_id).as_uri()
-    experiment = client.create_experiment(run.run_id, artifacts, {own.MLFLOW_RUN_NOTE: run.whole.tags["summary"]})
+    left = client.get_experiment_by_name(run.run_id)
+    if left is None:
+        artifacts = (folder.absolute() / "artifacts" / run.run_id).as_uri()
+        experiment = client.create_experiment(run.run_id, artifacts, {own.MLFLOW_RUN_NOTE: run.whole.tags["summary"]})
+    else:
+        experiment = left.experiment_id
+        for part in client.search_runs([experiment], max_results=SEARCH_MAX_RESULTS_THRESHOLD):
+            client.delete_run(part.info.run_id)
     whole = _write_one(client, experiment, run, run.whole, {})
     if run.report is not None:
         client.log_artifact(whole, str(run.report))
     for cell in run.cells:
         _write_one(client, experiment, run, cell, {own.MLFLOW_PARENT_RUN_ID: whole})
+    client.set_experiment_tag(experiment, _IS_WHOLE, "true")
 
 
 def _client(folder: Path) -> MlflowClient:

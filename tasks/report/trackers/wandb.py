@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # nothing is sent
 
@@ -20,10 +21,20 @@ def has(run_id: str, folder: Path) -> bool:
 
 
 def write(run: TrackedRun, folder: Path) -> None:
-    """Write the offline runs of the run, and of its cells, into the folder."""
-    _write_one(run, folder, run.whole, run.run_id, "sweep")
-    for number, cell in enumerate(run.cells):
-        _write_one(run, folder, cell, f"{run.run_id}-{number}", "cell")
+    """Write the offline runs of the run, and of its cells, into the folder, in which that of the whole appears last.
+
+    What an interrupted call left of them is deleted.
+    """
+    with TemporaryDirectory(dir=folder) as temporary:
+        for number, cell in enumerate(run.cells):
+            _write_one(run, Path(temporary), cell, f"{run.run_id}-{number}", "cell")
+        _write_one(run, Path(temporary), run.whole, run.run_id, "sweep")
+        written = Path(temporary).glob("wandb/offline-run-*")
+        (folder / "wandb").mkdir(exist_ok=True)
+        for left in folder.glob(f"wandb/offline-run-*-{run.run_id}*"):
+            shutil.rmtree(left)
+        for part in sorted(written, key=lambda part: part.name.endswith(f"-{run.run_id}")):
+            part.rename(folder / "wandb" / part.name)
 
 
 def _write_one(run: TrackedRun, folder: Path, one: Tracked, id_: str, kind: str) -> None:

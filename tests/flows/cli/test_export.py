@@ -194,6 +194,51 @@ def test_a_run_that_is_in_the_folder_is_not_added_twice(
     assert ran.stderr.endswith(f"--to={tmp_path}: has the run {RUN.run_id} already; choose another folder\n")
 
 
+@pytest.mark.parametrize(
+    ("tracker", "count"),
+    [
+        (
+            "mlflow",
+            "len(writer._client(folder).search_runs([writer._client(folder).get_experiment_by_name('r').experiment_id]))",
+        ),
+        ("wandb", "len([*folder.glob('wandb/offline-run-*')])"),
+    ],
+)
+def test_an_export_that_was_interrupted_is_written_again(
+    program: Program, tmp_path: Path, tracker: str, count: str
+) -> None:
+    """The report disappears while the first call reads it."""
+    pytest.importorskip(tracker, reason=f"the extra {tracker}, which requirements/dev.txt has, is not installed")
+    lines = f"""
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from qnnsweep.tasks.report.trackers import {tracker} as writer
+from qnnsweep.tasks.report.trackers.tracked import Tracked, TrackedRun
+
+folder = Path({str(tmp_path)!r})
+whole, cell = (
+    Tracked(name=name, parameters={{}}, metrics={{"cells": 1.0}}, tags={{"summary": "one"}}, has_failed=False)
+    for name in ("r", "m/s/c")
+)
+now = datetime.now(UTC)
+run = TrackedRun(whole=whole, cells=[cell], started=now, ended=now, report=folder / "report.html")
+states = []
+try:
+    writer.write(run, folder)
+except OSError as error:
+    states.append(type(error).__name__)
+states.append(writer.has("r", folder))
+run.report.write_text("<!doctype html>")
+writer.write(run, folder)
+print(json.dumps([*states, writer.has("r", folder), {count}]))
+"""
+    ran = program.python(lines)
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout.splitlines()[-1]) == ["FileNotFoundError", False, True, 2]
+
+
 @pytest.mark.parametrize("tracker", [tracker.value for tracker in Tracker])
 def test_a_missing_package_is_one_line_that_names_the_extra(
     program: Program, artifacts: str, tmp_path: Path, tracker: str
