@@ -232,14 +232,15 @@ def tried(name: str, scheme: str, folder: str) -> dict[str, Any]:
     try:
         run = qnnsweep.debug(module, samples, scheme=scheme, artifacts=folder, progress=False)
     except qnnsweep.QnnsweepError as error:
-        outcome, snr_db, text = "refused", None, str(error)
+        outcome, snr_db, text, compared = "refused", None, str(error), False
     else:
         cell = run.cells.iloc[0]
         compared, snr_db = cell["final_difference"] is not None, run.worst_snr_db
         outcome, text = cell["outcome"], run.sentence if compared else str(cell["reason"] or cell["error"])
-    answered = snr_db is not None or bool(re.search(r"\.py:\d+|remedy|instead|set |use |run ", text))
+    answered = compared or bool(re.search(r"\.py:\d+|remedy|instead|set |use |run ", text))
     return {
-        "module": name, "scheme": scheme, "outcome": outcome, "snr_db": snr_db, "answered": answered,
+        "module": name, "scheme": scheme, "outcome": outcome, "snr_db": snr_db, "compared": compared,
+        "answered": answered,
         "seconds": time.monotonic() - started, "text": " ".join(text.split()),
     }  # fmt: skip
 
@@ -267,7 +268,7 @@ def main() -> None:
                 f"{row['module']:28} {row['seconds']:5.0f} s  {row['outcome']:16} {snr:>9}  {row['text']}", flush=True
             )
     counts = {"modules": len(found), "answered": sum(row["answered"] for row in found)}
-    counts["compared"] = sum(row["snr_db"] is not None for row in found)
+    counts["compared"] = sum(row["compared"] for row in found)
     print(json.dumps({**counts, "rows": found}) if asked.json else counts)
 
 
