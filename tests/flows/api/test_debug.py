@@ -238,7 +238,7 @@ def test_a_notebook_shows_the_sentence_and_the_budget(user: Program) -> None:
     (shown,) = [output.data["text/html"] for output in outputs if output.output_type == "execute_result"]
     assert "plate_reader 8a8w SM8650" in shown
     assert "Error budget of" in shown
-    assert "<br>On the command line, this is `--config-dir=" in shown
+    assert "<br>On the command line, this is <code>--config-dir=" in shown
     assert "<script" not in shown
     progress = [output for output in outputs if output.output_type == "display_data"]
     assert len(progress) == 1, "one line that changes"
