@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import time
@@ -162,8 +161,7 @@ def test_a_language_model_is_repaired_in_both_methods_and_certified_with_unseen_
     assert ran.returncode == 0, ran.stderr
     result = result_of(ran)
     assert (result["reached"], result["compilations"]) == (True, 2)
-    (change,) = result["changes"]
-    assert re.fullmatch(r"a narrower fixed range for 2 additions \(layers\.[01]\.attention and 1 more\)", change)
+    assert result["changes"] == ["a narrower fixed range for 2 additions (layers.0.attention and 1 more)"]
     overrides = yaml.safe_load(Path(result["scheme_file"]).read_text())["overrides"]
     assert [sorted(override) for override in overrides] == [["node", "range"]] * 2, "both methods have the nodes"
     steps = read_table(tmp_path, "repair", result["run_id"])
