@@ -10,6 +10,7 @@ from qnnsweep.conf.describe import accepted, no_such_entry, no_such_key
 from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.names import MASKED_NAMES
 from qnnsweep.conf.options import GROUPS
+from qnnsweep.conf.syntax import key_of
 
 _UNEXPLAINED = errors.InterpolationResolutionError | errors.GrammarParseError | errors.KeyValidationError
 """Errors about a key. OmegaConf's own message is the best explanation of these errors."""
@@ -25,7 +26,7 @@ def to_request_error(error: BaseException, *, overrides: Sequence[str] = ()) -> 
     chain = list(_chain(error))
     explained = next((explained for link in chain if (explained := _explain(link))), RequestError(_one_line(error)))
     files = [f"{matched[1]}.yaml" for link in chain if (matched := re.match(r"In '([^']+)'", str(link)))]
-    overridden = {override.lstrip("+~").partition("=")[0] for override in overrides} - set(GROUPS)
+    overridden = {*map(key_of, overrides)} - set(GROUPS)
     is_named = explained.key is not None and explained.key.startswith(tuple(overridden))
     location = files[0] if files else "" if is_named else " ".join(mask_secrets(overrides, MASKED_NAMES))
     if not location:

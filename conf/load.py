@@ -42,7 +42,7 @@ from qnnsweep.conf.recompare import KEPT, KINDS, restored
 from qnnsweep.conf.sampled import absolute, code_of, with_samples
 from qnnsweep.conf.schema import Request
 from qnnsweep.conf.sweeper import Dimension, Search, is_numeric, is_of_sweeper, numeric, register, search_of
-from qnnsweep.conf.syntax import explain
+from qnnsweep.conf.syntax import explain, key_of
 from qnnsweep.conf.toolchains import ToolchainConfig
 
 MOST_CELLS = 10_000
@@ -385,7 +385,7 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
 
 def _model_words(cell: Overrides, options: Options) -> list[str]:
     """Return the overrides that select the model of a cell and its samples; none if the model's name says it all."""
-    keys = [override.lstrip("+~").partition("=")[0] for override in cell]
+    keys = [key_of(override) for override in cell]
     names = [_parse([override])[0].value() for key, override in zip(keys, cell, strict=True) if key == "model"]
     if not any(name in options.named for name in names) and not {*keys} & {*SAMPLES_KEYS}:
         return []

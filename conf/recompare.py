@@ -16,6 +16,7 @@ from qnnsweep.conf.names import METRICS, SHIPPED_BACKENDS
 from qnnsweep.conf.plan import Plan, PlannedCell
 from qnnsweep.conf.schema import BackendConfig, MeasureConfig, Request, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.conf.syntax import key_of
 from qnnsweep.conf.tolerances import ToleranceConfig
 from qnnsweep.conf.toolchains import ToolchainConfig
 
@@ -45,10 +46,6 @@ def check_changeable(overrides: Sequence[str]) -> None:
         if not changeable and key not in _NAMED_AGAIN:
             hint = "" if "=" in override else f"; to name a run, write --run={override}"
             raise RequestError(f"{override}: to compare a past run again, override only {', '.join(_CHANGEABLE)}{hint}")
-
-
-def key_of(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")
 
 
 def recorded(plan: Plan) -> dict[str, Any]:

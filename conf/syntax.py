@@ -1,4 +1,4 @@
-"""The explanation of an override that Hydra cannot parse: Hydra's message, and an example."""
+"""The syntax of an override: its key, and the explanation of one that Hydra cannot parse."""
 
 import re
 
@@ -15,6 +15,11 @@ _EXAMPLES = {
 _KEY = "write key=value, for example model=digits_cnn"
 _LEXER = "LexerNoViableAltException: "
 _LONGEST = 80
+
+
+def key_of(override: str) -> str:
+    """Return the key of an override `key=value`, without the signs that add or append it."""
+    return override.partition("=")[0].lstrip("+~")
 
 
 def explain(override: str, message: str) -> str:

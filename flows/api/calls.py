@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnsweep.conf.compose import quoted
+from qnnsweep.conf.syntax import key_of
 from qnnsweep.flows.api.process import call
 from qnnsweep.flows.api.result import PathLike, Run
 from qnnsweep.tasks.errors import RequestError
@@ -75,7 +76,7 @@ class DebugRun(Run):
         cell = [f"scheme={scheme or worst['scheme']}", f"soc={soc or worst['soc']}"]
         words = cell if target_db is None else [*cell, f"target.final_snr_db={target_db}"]
         given = [*words, *overrides]
-        kept = [override for override in self._overrides if _key(override) not in map(_key, given)]
+        kept = [override for override in self._overrides if key_of(override) not in map(key_of, given)]
         return repair(*self._request, *kept, *given, artifacts=self.artifacts, progress=progress)
 
 
@@ -124,10 +125,6 @@ def debug(
     words = [*request, f"scheme={_joined(scheme, 'scheme')}", f"soc={_joined(soc, 'soc')}"]
     found = _run("run", [*words, *overrides], artifacts, progress)
     return DebugRun(found["run_id"], str(artifacts), request, overrides, remarks)
-
-
-def _key(override: str) -> str:
-    return override.partition("=")[0].lstrip("+~")
 
 
 def run(*overrides: str, artifacts: PathLike = "artifacts", progress: bool = True) -> Run:

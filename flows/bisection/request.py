@@ -13,6 +13,7 @@ from qnnsweep.conf.errors import RequestError, printable
 from qnnsweep.conf.load import load, single_values
 from qnnsweep.conf.masking import mask_secrets
 from qnnsweep.conf.plan import SWEEP_KEYS, Plan, PlannedCell, refuse_trend
+from qnnsweep.conf.syntax import key_of
 from qnnsweep.conf.toolchains import KEYS
 from qnnsweep.tasks.toolchain.prepared.commits import BETWEEN, Commit, commits, is_range
 from qnnsweep.tasks.toolchain.prepared.overlay import split_commit
@@ -35,12 +36,12 @@ class Point:
 
     @property
     def overrides(self) -> list[str]:
-        return [word for word in self.words if _key(word) not in KEYS]
+        return [word for word in self.words if key_of(word) not in KEYS]
 
     @property
     def toolchain(self) -> Wanted | None:
         """What the toolchain shall have that has to be prepared; None if it is named, or is the default."""
-        values = {_key(word): word.partition("=")[2] for word in self.words if _key(word) in KEYS}
+        values = {key_of(word): word.partition("=")[2] for word in self.words if key_of(word) in KEYS}
         return wanted(values) if values else None
 
     def plan(self, folders: Sequence[Path], toolchain: str | None = None) -> Plan:
@@ -86,14 +87,14 @@ class Bisection:
     def with_differences(self, chosen: Collection[Difference]) -> Point:
         """Return the cell GOOD with the chosen differences of BAD."""
         words = [*self.common]
-        names = {key: [name for word in words if _key(word) == key for name in _names(key, word)] for key in _LISTS}
+        names = {key: [name for word in words if key_of(word) == key for name in _names(key, word)] for key in _LISTS}
         for difference in self.differences:
             value = difference.bad if difference in chosen else difference.good
             if difference.key in _LISTS:
                 names[difference.key] += [value] if value else []
             elif value is not None:
                 words.append(value)
-        words = [word for word in words if _key(word) not in _LISTS]
+        words = [word for word in words if key_of(word) not in _LISTS]
         words += [f"{key}=[{','.join(sorted(listed))}]" for key, listed in names.items() if listed]
         labels = (_word(changed.key, changed.bad) for changed in self.differences if changed in chosen)
         return Point(label=", ".join(labels) or "GOOD", words=tuple(words))
@@ -112,11 +113,11 @@ def parsed(words: Sequence[str], folders: Sequence[Path]) -> Bisection:
     words = sorted(words, key=_is_place)
     axes = {number: points for number, word in enumerate(words) if len(points := _axis(word, folders)) > 1}
     if len(axes) > 1:
-        raise RequestError("only one key can have several values", key=", ".join(_key(words[axis]) for axis in axes))
+        raise RequestError("only one key can have several values", key=", ".join(key_of(words[axis]) for axis in axes))
     if axes:
         ((number, points),) = axes.items()
         others = [other for index, word in enumerate(words) if index != number for other in _split(word)]
-        bisection = _on_axis(_key(words[number]), points, others)
+        bisection = _on_axis(key_of(words[number]), points, others)
     else:
         bisection = _of_two(words)
     _check(bisection, folders)
@@ -129,7 +130,7 @@ def masked(words: Sequence[str], masked_names: str) -> list[str]:
 
 
 def _masked(override: str, masked_names: str) -> str:
-    return override if _key(override) in KEYS else mask_secrets([override], masked_names)[0]
+    return override if key_of(override) in KEYS else mask_secrets([override], masked_names)[0]
 
 
 def _axis(word: str, folders: Sequence[Path]) -> list[Point]:
@@ -220,7 +221,7 @@ def _check(bisection: Bisection, folders: Sequence[Path]) -> None:
         toolchain, overrides = point.toolchain, tuple(point.overrides)
         if overrides not in cells:  # all commits have the same overrides
             (cells[overrides],) = point.plan(folders).cells
-        if toolchain is not None and any(_key(word) == "toolchain" for word in overrides):
+        if toolchain is not None and any(key_of(word) == "toolchain" for word in overrides):
             raise RequestError(f"give either this key or {', '.join(KEYS)}, on both sides", key="toolchain")
         if toolchain is not None and point.commit is None:
             check(toolchain)
@@ -241,14 +242,10 @@ def _by_key(words: Iterable[str], where: str) -> dict[str, str]:
     for word in words:
         if "=" not in word:
             raise RequestError(f"not of the form key=value; {FORM}", key=where, value=printable(word))
-        if _key(word) in by_key:
-            raise RequestError("is given twice", key=_key(word))
-        by_key[_key(word)] = word
+        if key_of(word) in by_key:
+            raise RequestError("is given twice", key=key_of(word))
+        by_key[key_of(word)] = word
     return by_key
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+~")
 
 
 def _word(key: str, value: str | None) -> str:
