@@ -21,7 +21,6 @@ from qnnsweep.flows.session import Session, begin, command, no_progress
 from qnnsweep.tasks.records.repair_rows import CertificateRow
 from qnnsweep.tasks.records.tables import by_columns
 from qnnsweep.tasks.results.outcome import CellResult, judge
-from qnnsweep.tasks.results.repair import of_samples
 from qnnsweep.tasks.results.repair_rows import cells_of, certificate_rows, repair_rows
 from qnnsweep.tasks.results.repair_search import Search, Step
 from qnnsweep.tasks.results.unseen import unseen_samples
@@ -52,11 +51,7 @@ def run_repair(
         search = Search(target=first.target, budget=first.budget, samples=range(first.searched_samples))
         search.run(first.scheme, partial(measured, session), on_step)
         unseen, left_out = _unseen(search, session.store)
-        before, after = (
-            [of_samples(cell, unseen) for cell in step.complete] if unseen else []
-            for step in (search.steps[0], search.accepted)
-        )
-        search.certify(before, after, len(unseen))
+        search.certify(unseen)
         certificate = list(certificate_rows(session.run_id, search.steps[0], search.accepted, unseen, left_out))
         rows = {
             "repair": [by_columns(row) for row in repair_rows(session.run_id, search.steps)],

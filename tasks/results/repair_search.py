@@ -6,7 +6,7 @@ program. If not, the change is reverted, and no change of the same kind is made 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from qnnsweep.conf.repair import BudgetConfig, TargetConfig
@@ -99,27 +99,27 @@ class Search:
             scheme = cure.candidate.scheme
             self._add(self._step(scheme, cure, measure(scheme, False)), on_step)
 
-    def certify(self, before: Sequence[CellResult], after: Sequence[CellResult], samples: int) -> None:
+    def certify(self, unseen: Collection[int]) -> None:
         """Let the target hold only if unseen samples confirm it. Say so if the target held there before the repair.
 
-        `before`, `after`: the cells of the first and the accepted step, with these samples. `samples`: their number.
+        `unseen`: the samples that neither the calibration nor the search has used.
         """
         if not self.reached:
             return
-        doubts = self._doubts(after)
+        doubts = self._doubts(self.accepted, unseen)
         if doubts:
             self.reached = False
             self.reason = (
                 f"not certified: the target holds on the samples of the search, but on unseen ones {doubts[0]}"
             )
             return
-        self.reason += f"; certified on {samples} unseen {'sample' if samples == 1 else 'samples'}"
-        if self.changes and not self._doubts(before):
+        self.reason += f"; certified on {len(unseen)} unseen {'sample' if len(unseen) == 1 else 'samples'}"
+        if self.changes and not self._doubts(self.steps[0], unseen):
             self.reason += ", where it held before the repair, too"
 
-    def _doubts(self, unseen: Sequence[CellResult]) -> list[str]:
-        """Return what does not confirm the target, one text each. `unseen`: cells with unseen samples alone."""
-        measured = [measurement(cell) for cell in unseen]
+    def _doubts(self, step: Step, unseen: Collection[int]) -> list[str]:
+        """Return one text per reason why unseen samples do not confirm the target for the scheme of a step."""
+        measured = [measurement(of_samples(cell, unseen)) for cell in step.complete] if unseen else []
         if not measured or None in measured:
             return ["nothing was measured; give more samples than the calibration and the search use"]
         return [text for side in measured if side is not None for text in uncertain(side, self.target)]

@@ -16,7 +16,6 @@ from qnnsweep.tasks.records import MetricValue
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.repair import measurement, shortfalls, uncertain
 from qnnsweep.tasks.results.repair_rows import certificate_rows, repair_rows
-from qnnsweep.tasks.results.repair_search import Search
 from tests.results.test_repair_search import BEFORE, FINER_WEIGHTS, UNDAMAGED, WIDER_RANGE, Cells, searched, text
 
 METRIC = "own:number"
@@ -87,9 +86,9 @@ def test_a_metric_that_is_reached_is_certified_by_its_interval(planned: Request)
         (0.8, "may be 0.7"),
         (0.6, "is 0.65"),
     ):
-        again = Search(target=TARGET, budget=search.budget, samples=range(1), reached=True, reason=search.reason)
-        unseen = [with_rows(cell, TARGET, values(0.7 if second != 0.75 else 0.75, second)) for cell in after.cells]
-        again.certify([], unseen, 2)
+        cells = [with_rows(cell, TARGET, values(0.7 if second != 0.75 else 0.75, second)) for cell in after.complete]
+        again = replace(search, steps=[before, replace(after, complete=cells)])
+        again.certify([0, 1])
         assert again.reached is (second == 0.75)
         assert reason in again.reason
 

@@ -12,7 +12,7 @@ from qnnsweep.tasks.errors import ToolchainError
 from qnnsweep.tasks.records import Allocation, Cures, Trial, Weight, WeightBits
 from qnnsweep.tasks.repair.candidates import candidates
 from qnnsweep.tasks.results.outcome import CellResult
-from qnnsweep.tasks.results.repair import measurement, of_samples, shortfalls
+from qnnsweep.tasks.results.repair import measurement, shortfalls
 from qnnsweep.tasks.results.repair_search import Search, Step
 from tests.repair.sample_cells import ADD, CONVOLUTION, cell, operator, scheme
 from tests.sample_records import COMPARISON, EXPORTED, blob, passed_cell, with_method
@@ -224,8 +224,7 @@ def test_a_target_that_does_not_hold_on_unseen_samples_is_not_certified(planned:
     for target, is_certified in ((28.0, True), (29.0, False)):
         search, _ = searched(cells, TargetConfig(final_snr_db=target))
         assert search.reached
-        before, after = ([of_samples(cell, [1]) for cell in step.complete] for step in search.steps[:2])
-        search.certify(before, after, 1)
+        search.certify([1])
         assert search.reached is is_certified
         assert search.reason.endswith("; certified on 1 unseen sample") is is_certified
     assert search.reason == (
@@ -236,17 +235,18 @@ def test_a_target_that_does_not_hold_on_unseen_samples_is_not_certified(planned:
 
 def test_a_certificate_says_if_the_target_holds_on_unseen_samples_before_the_repair_too(planned: Request) -> None:
     search, steps = searched(Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 30.0)]), TargetConfig(final_snr_db=25.0))
-    before, after = ([of_samples(cell, [1]) for cell in step.complete] for step in steps)
-    for first, end in ((before, ""), (after, ", where it held before the repair, too")):
-        again = replace(search)
-        again.certify(first, after, 1)
+    before, after = steps
+    as_good = replace(before, complete=after.complete)
+    for first, end in ((before, ""), (as_good, ", where it held before the repair, too")):
+        again = replace(search, steps=[first, after])
+        again.certify([1])
         assert again.reason == f"the target is reached; certified on 1 unseen sample{end}"
 
 
 def test_a_target_without_unseen_samples_is_not_certified(planned: Request) -> None:
     search, _ = searched(Cells(planned, [(BEFORE, 20.0)]), TargetConfig(final_snr_db=15.0))
     assert search.reached
-    search.certify([], [], 0)
+    search.certify([])
     assert not search.reached
     assert search.reason == (
         "not certified: the target holds on the samples of the search, but on unseen ones nothing was measured; "
