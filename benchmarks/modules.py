@@ -239,8 +239,8 @@ def tried(name: str, scheme: str, folder: str) -> dict[str, Any]:
         outcome, text = cell["outcome"], run.sentence if compared else str(cell["reason"] or cell["error"])
     answered = compared or bool(re.search(r"\.py:\d+|remedy|instead|set |use |run ", text))
     return {
-        "module": name, "scheme": scheme, "outcome": outcome, "snr_db": snr_db, "compared": compared,
-        "answered": answered,
+        "module": name, "scheme": scheme, "outcome": outcome, "snr_db": snr_db,
+        "compared": compared, "answered": answered,
         "seconds": time.monotonic() - started, "text": " ".join(text.split()),
     }  # fmt: skip
 

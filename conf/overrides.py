@@ -39,7 +39,7 @@ def method_problems(scheme: SchemeConfig, methods: Sequence[str]) -> Iterator[Re
 def input_problems(
     scheme: SchemeConfig, inputs: Mapping[str, Sequence[str]], states: Sequence[str]
 ) -> Iterator[RequestError]:
-    """Yield one error per override of an input that a method which it selects lacks, or of a state.
+    """Yield one error per override whose input is a state, or is missing in a method that the override selects.
 
     inputs: maps each method to the names of its inputs, which are empty if they are not known; a model with one method
     has one entry, whose name is empty. states: the names of the inputs that are states.

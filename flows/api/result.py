@@ -96,7 +96,7 @@ class Run:
         """The lowest SNR of all final outputs and samples of the worst cell, in dB; None if no finite one is known."""
         return self._worst["final_snr_db"]
 
-    @property
+    @cached_property
     def culprit(self) -> Culprit | None:
         """The culprit of the worst cell; None if no operator has an error that matters."""
         return self.culprit_of(folder_of(self._worst))

@@ -303,7 +303,7 @@ class _Search:
         )
 
     def _where(self, names: Sequence[str]) -> str:
-        """Return the operators in words, first the one that the cell's sentence names first, if it is among them."""
+        """Return the operators in words. The first of the cell's sentence comes first, if it is among them."""
         names = sorted(names, key=lambda name: name != self._named_first)
         inputs = [name for name in names if self._targets[name] == "input"]
         operators = [name for name in names if name not in inputs]

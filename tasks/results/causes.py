@@ -66,9 +66,9 @@ def causes(comparison: Comparison, output: OutputComparison) -> str | None:
 
 
 def _percents(shares: Sequence[float]) -> list[int]:
-    """Return shares in whole percent. With the rest they add up to 100, so those with the largest remainders go up.
+    """Return shares in whole percent, which add up to 100 with the rest: the largest remainders are rounded up.
 
-    Shares can be above 1 together, if other causes cancel a part of them; then each is rounded alone.
+    Together, shares can be above 1, if other causes cancel a part of them. Then each is rounded alone.
     """
     rest = 1 - sum(shares)
     if rest < 0:
@@ -131,7 +131,7 @@ class _Words:
         self._named = None
         use = self._use(first) if total.cause == "resolution" else ""
         most = f"{self._place(first)}, which {use}" if use else self._place(first)
-        # The first cause need not have the largest share, but then it has the operator with the largest one.
+        # The cause that is named first is that of the operator whose absence removes most. Another can have more of it.
         label = "most of all" if first is self._operators[0] and total.cause != self._largest else "most"
         return _AT_SEVERAL[total.cause].format(f"{len(counted)} {noun} ({label}: {most})")
 

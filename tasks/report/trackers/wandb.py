@@ -21,7 +21,7 @@ def has(run_id: str, folder: Path) -> bool:
 
 
 def write(run: TrackedRun, folder: Path) -> None:
-    """Write the offline runs of the run, and of its cells, into the folder, in which that of the whole appears last.
+    """Write an offline run per cell, and one for the whole, which appears in the folder last.
 
     What an interrupted call left of them is deleted.
     """
