@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,3 +107,8 @@ def transport_case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[T
 def bench(tmp_path: Path) -> Iterator[Bench]:
     with started_bench(tmp_path) as bench:
         yield bench
+        # A janitor gives its device back with files of this test, and says if it cannot: not in the test after it.
+        for thread in threading.enumerate():
+            if thread.name.startswith("janitor of "):
+                thread.join(60)
+                assert not thread.is_alive(), f"{thread.name} is still at work"

@@ -184,7 +184,8 @@ def test_a_device_is_given_back_after_its_sweep_was_killed(bench: Bench, cloud: 
         canary = bench.folder / "canary"  # whoever can write into the store cannot choose what runs
         left = json.loads(file.read_text()) | {"release": ["touch", str(canary)], "line": f"$(touch {canary})"}
         file.write_text(json.dumps(left))
-        with Farm(host_environment={}, folder=folder).lease([board]):
+        next_hire = replace(board, lease=replace(board.lease, idle_s=0.5))
+        with Farm(host_environment={}, folder=folder).lease([next_hire]):
             pass
     wait_until(lambda: "release" in cloud.commands, 10, "the device is given back")
     wait_until(lambda: not file.exists(), 30, "no file tells of a hire")
