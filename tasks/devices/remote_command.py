@@ -44,9 +44,10 @@ kill -KILL "-$watch" "$watch"
 if ! (eval {fence}); then say fenced; exit; fi
 say "end $code"
 """
-# $1 is the process of the command, which ends with the channel, after the deadline, or when the lock is lost.
+# $1 is the process of the command, which ends with the channel, after the deadline, or when the lock is lost. Whoever
+# ends it ends all that watch it: later, another process can have its number.
 _WATCH = """\
-end() {{ kill -KILL "-$1" "$1"; }}
+end() {{ kill -KILL "-$1" "$1"; kill -KILL "-$$"; }}
 (sleep {latest}; end "$1") &
 {look}cat
 end "$1"

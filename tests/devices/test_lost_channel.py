@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
-from qnnsweep.tasks.devices.transport import RunRequest, Transport
+from qnnsweep.tasks.devices.transport import Fence, RunRequest, Transport
 from qnnsweep.tasks.errors import DeviceError
 from tests.devices.bench import when
 from tests.devices.conftest import over_adb, over_ssh
 from tests.devices.loopback import Adbd, AdbServer, Sshd, running
-from tests.processes import assert_dead
+from tests.processes import assert_dead, assert_gone, command_of, eventually
 
 LARGE = 300_000_000
 SLEEPER = """
@@ -129,6 +130,33 @@ def test_a_device_that_is_lost_during_a_command_is_an_error_and_the_command_dies
         fragile.reach(60).run(RunRequest([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile.folder))
     breaking.join()
     assert_dead(int((fragile.here / "pid").read_text()), within_s=20)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fenced", [False, True])
+def test_what_watches_a_command_ends_with_it_although_the_shell_that_waits_for_both_was_killed(
+    fragile: Fragile, fenced: bool
+) -> None:
+    (fragile.here / "holder").write_text(f"me {int(time.clock_gettime(time.CLOCK_BOOTTIME)) + 600} boot\n")
+    transport = fragile.reach(60)
+    transport.fence = Fence(holder=f"{fragile.folder}/holder", token="me") if fenced else None
+    watching: list[psutil.Process] = []
+
+    def kill_shell() -> None:
+        shell = psutil.Process(int((fragile.here / "pid").read_text())).parent()
+        assert shell is not None
+        watch = eventually(lambda: [child for child in shell.children() if "kill -KILL" in command_of(child.pid)], 20)
+        watching.extend([*watch, *(child for process in watch for child in process.children(recursive=True))])
+        shell.kill()
+        fragile.break_off()
+
+    killing = when((fragile.here / "pid").exists, kill_shell)
+    with pytest.raises(DeviceError, match=r"lost the device .* while it ran"):
+        transport.run(RunRequest([sys.executable, "-c", SLEEPER], deadline_s=300, folder=fragile.folder))
+    killing.join()
+    assert_dead(int((fragile.here / "pid").read_text()), within_s=20)
+    assert watching
+    assert_gone(watching, within_s=20)
 
 
 @pytest.mark.timeout(120)

@@ -118,7 +118,8 @@ class Process:
         """Kill the process and its descendants. A process that has sent its answer has nothing left to do or to log."""
         if self._control.connection.closed:
             return
-        if not self._exchange(Request.END, lambda: self._ended is not None) and self._guard_pid is not None:
+        is_ended = self._exchange(Request.END, lambda: self._ended is not None) or self._control.at_end
+        if not is_ended and self._guard_pid is not None:  # another process can have the number of one that has ended
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._guard_pid, signal.SIGKILL)
         self._answers.close()
