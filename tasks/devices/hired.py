@@ -1,9 +1,9 @@
 """Devices that are hired from a farm, such as a cloud of phones, with commands of the user's own.
 
 One hire serves many cells: a device that no cell has used for `lease.idle_s` seconds is given back. If the device's
-configuration leaves the SoC open, a hire is for one SoC, and the cells of other SoCs wait until it has ended. A
-janitor, which is a process of its own, hires the device and gives it back, also after the process of the sweep was
-killed.
+configuration leaves the SoC open, a hire is for one SoC, and the cells of other SoCs wait until it has ended. A device
+is given back before it is hired again, because a farm may have no second one. A janitor, which is a process of its own,
+hires the device and gives it back, also after the process of the sweep was killed.
 """
 
 import json
@@ -55,6 +55,8 @@ class HiredDevices:
         self._guards: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """Maps the name of a device to its lock. While one is hired, which takes minutes, others can be given back."""
         self._hires: dict[str, _Held] = {}
+        self._ending: dict[str, _Janitor] = {}
+        """The janitors that were told last to give a device back, by the name of the device."""
         self._spent_s: defaultdict[str, float] = defaultdict(float)
         weakref.finalize(self, _dismiss_all, self._hires)
         self._looked_for: set[str] = set()
@@ -107,12 +109,18 @@ class HiredDevices:
         spent_s = time.monotonic() - held.hire.began
         self._spent_s[name] += spent_s
         _LOG.info("%s: giving it back after %.1f min (%s)", name, spent_s / 60, held.hire.name)
-        held.janitor.dismiss()
+        self._dismiss(name, held.janitor)
+
+    def _dismiss(self, name: str, worker: "_Janitor") -> None:
+        worker.dismiss()
+        self._ending[name] = worker
 
     def _hired(self, config: DeviceConfig, soc: str | None) -> _Held:
         budget_s = self._budget_s(config)
         if budget_s is not None and budget_s <= 0:
             raise DeviceError(f"{config.name}: device.lease.minutes={config.lease.minutes:g} of this run are used up")
+        if (before := self._ending.pop(config.name, None)) is not None:
+            before.wait(janitor.longest_release_s(config.lease.release_s, _ATTEMPTS))
         name = temporary_name()
         file = self._folder / f"{name}.json"
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -124,7 +132,7 @@ class HiredDevices:
                 raise DeviceError(f"{config.name}: device.lease.acquire gives no device: {answer.get('problem')}")
             endpoint = _endpoint(config, answer["line"])
         except DeviceError:
-            worker.dismiss()
+            self._dismiss(config.name, worker)
             raise
         _LOG.info("%s: hired %s", config.name, answer["line"])
         return _Held(config=endpoint, soc=soc, janitor=worker, hire=Hire(name=name, began=began))
@@ -247,7 +255,12 @@ class _Janitor:
             if b"true" not in released:
                 _LOG.warning("%s: device.lease.release failed; the next sweep with these artifacts tries again", name)
 
-        threading.Thread(target=wait, daemon=True, name=f"janitor of {name}").start()
+        self._watch = threading.Thread(target=wait, daemon=True, name=f"janitor of {name}")
+        self._watch.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the janitor has ended, which was told to give its device back."""
+        self._watch.join(timeout_s)
 
     def dismiss(self) -> None:
         with suppress(OSError):

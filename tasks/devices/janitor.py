@@ -23,6 +23,11 @@ _BETWEEN_S = 2.0
 """The number of seconds between two attempts to give a device back."""
 
 
+def longest_release_s(release_s: float, attempts: int) -> float:
+    """Return how long all attempts to give a device back take at most, in seconds."""
+    return attempts * (release_s + 2 * _TERM_S + _BETWEEN_S)
+
+
 def main() -> None:
     order: dict[str, Any] = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
     # Ctrl-C ends the sweep, which closes the input. With SIG_IGN, the farm's commands would ignore the signals, too.

@@ -58,6 +58,7 @@ def test_a_hire_is_for_one_soc_and_a_cell_of_another_soc_waits_until_it_has_ende
         "acquire",
         f"Path({str(bench.phone.data / 'properties')!r}).write_text('ro.soc.model=' + os.environ['QNNSWEEP_SOC'])",
     )
+    cloud.fail("release", "time.sleep(1)")  # the farm has no second device
     phone = replace(cloud.hired(bench.over_adb, idle_s=2.0), soc="probe")
     bundle = bench.bundle(WRITES)
     socs = {name: SocConfig(name=name, arch=75, vtcm_mib=8) for name in ("SM8650", "SM8750")}
@@ -67,7 +68,8 @@ def test_a_hire_is_for_one_soc_and_a_cell_of_another_soc_waits_until_it_has_ende
     commands = [capture.results[0].command for capture in captures]
     hires = {(command.hire, name) for command, name in zip(commands, order, strict=True)}
     assert sorted(name for _, name in hires) == ["SM8650", "SM8750"], "all cells of a SoC have the same hire"
-    wait_until(lambda: cloud.commands == ["acquire", "release"] * 2, 30, "the device is given back")
+    in_turn = ["acquire", "acquired", "release", "released"] * 2
+    wait_until(lambda: [entry.word for entry in cloud.log] == in_turn, 30, "the device is given back")
     for hire, _ in hires:
         began, *_, ended = (entry.time_s for entry in cloud.log if entry.name == hire)
         hired_s = [command.hired_s for command in commands if command.hire == hire if command.hired_s is not None]
