@@ -77,6 +77,9 @@ class SchemeOverride:
     least_weight_scale: Positive | None = field(default=None, metadata={"identity": "unless None"})
     """The least step of a weight's grid. A channel with tiny weights has a tiny step, of which a bias of 32 bits is a
     multiple too: a larger step leaves more room for the bias."""
+    fit_weights: bool | None = field(default=None, metadata={"identity": "unless None"})
+    """Whether the steps of a 16-bit weight are 0.4 % larger, so that HTP's kernels hold every quantized weight. Without
+    it, the largest weight of each channel saturates if it is positive."""
     block_size: Block | None = None
     """The shape of a weight's blocks, for quant_dtype 16a4w_block."""
     share_clamp: bool | None = None

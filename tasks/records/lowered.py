@@ -211,11 +211,14 @@ class Design:
     """What the model of the device's arithmetic needs beside the grids of a method's operators and inputs.
 
     `halves`: the values in float16, by operator index; the model's inputs have the indices -1, -2 and so on.
+    `largest_weight`: the largest quantized 16-bit weight that the device's kernels hold, beyond which weights saturate;
+    None if they hold all.
     """
 
     halves: tuple[int, ...]
     merged: tuple[MergedPair, ...]
     shared_biases: tuple[SharedBias, ...]
+    largest_weight: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -126,7 +126,7 @@ OWN_ERROR: frozenset[Verdict] = frozenset({"introduced", "biased"})
 Cause = Literal["graph", "weights", "bias", "clipping", "resolution", "overflow", "device", "observer", "unexplained"]
 CAUSES: dict[Cause, str] = {
     "graph": "The edge graph with nothing rounded computes something else than eager PyTorch.",
-    "weights": "The rounding of the weights to their grid or to float16.",
+    "weights": "The rounding of the weights to their grid or to float16; 16-bit weights that saturate on the device.",
     "bias": "A bias that does not fit its grid: it saturates 32 bits, or has the grid of another call that shares it.",
     "clipping": "Elements of the operator's value beyond the ends of its grid.",
     "resolution": "The rounding of the operator's value to the steps of its grid, or to float16.",

@@ -184,7 +184,12 @@ def _8_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | 
 
 def _16_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
     finer = _finer(operator, scheme, 16)
-    return None if finer is None else {"quant_dtype": finer, **_room_for_bias(operator)}
+    return None if finer is None else {"quant_dtype": finer, "fit_weights": True, **_room_for_bias(operator)}
+
+
+def _fitted_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
+    is_fine = operator.weights and _dtype(operator, scheme).endswith("a16w")
+    return {"fit_weights": True} if is_fine and not _setting(operator, scheme, "fit_weights") else None
 
 
 def _coarse_activations(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
@@ -197,11 +202,14 @@ def _room_for_bias(operator: OperatorFacts) -> Settings:
     return {} if use is None else {"least_weight_scale": _rounded(use.least_scale_16)}
 
 
+_NO_16_BITS: Settings = {"fit_weights": None, "least_weight_scale": None}
+
+
 def weight_settings(operator: OperatorFacts, scheme: SchemeConfig, dtype: str) -> Settings:
     """Return the settings with which an operator's weight has the bits of `dtype`. Its activations keep their bits."""
     finest, now = ("a16w" in text for text in (dtype, _dtype(operator, scheme)))
-    floor = _room_for_bias(operator) if finest else {"least_weight_scale": None} if now else {}
-    return {"quant_dtype": None if dtype == scheme.quant_dtype else dtype, "block_size": None, **floor}
+    of_16_bits = {"fit_weights": True, **_room_for_bias(operator)} if finest else _NO_16_BITS if now else {}
+    return {"quant_dtype": None if dtype == scheme.quant_dtype else dtype, "block_size": None, **of_16_bits}
 
 
 def _is_per_channel(operator: OperatorFacts, scheme: SchemeConfig) -> bool:
@@ -283,6 +291,7 @@ FAMILIES = (
     Family(causes=("bias",), change="a larger least scale of the weights", offer=_floor, cost=_UNDO),
     Family(causes=("bias", "weights"), change="one scale for the weights", offer=_one_scale),
     Family(causes=("weights",), change="the scheme's weights", offer=_scheme_weights, weight_bits=4, cost=_UNDO),
+    Family(causes=("weights",), change="larger steps of the 16-bit weights", offer=_fitted_weights, cost=_UNDO),
     Family(causes=("weights",), change="one scale per channel", offer=_per_channel),
     Family(causes=("weights",), change="one scale per block of weights", offer=_block_weights, weight_bits=4 / _BLOCK),
     Family(causes=("weights",), change="8-bit weights", offer=_8_bit_weights, weight_bits=4),

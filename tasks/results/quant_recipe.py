@@ -70,6 +70,7 @@ def _is_expressible(override: SchemeOverride) -> bool:
         override.as_conv2d,
         override.constant_range,
         override.least_weight_scale,
+        override.fit_weights,
     )
     return selects_one and all(other is None for other in others)
 

@@ -29,7 +29,6 @@ from qnnsweep.tasks.toolchain.quantize import input_names
 from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
 from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph, read_graph
 from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
-from qnnsweep.tasks.toolchain.trial import LEFT_BY_16_BITS
 
 _MOST_SAMPLES = 64
 _LEAST_RUNS, _MOST_RUNS = 64, 1024
@@ -203,7 +202,10 @@ class _Noise:
         for operator, number in bits.items():
             source, name = self._sources[operator], f"weight of {operator}"
             if (operator, number) not in self._rounded:
-                self._rounded[operator, number] = _rounded(self._floats[operator], number, calls[source])
+                largest = 2 ** (number - 1) - 1
+                if number == 16 and method.design.largest_weight is not None:  # the scheme of this choice fits them
+                    largest = method.design.largest_weight
+                self._rounded[operator, number] = _rounded(self._floats[operator], largest, calls[source])
             constants[name] = self._rounded[operator, number]
             calls[source] = Call(target="aten.alias.default", arguments=({"constant": name},), keywords={}, dtype=None)
         graph = ReferenceGraph(calls, self._graph.outputs, constants)
@@ -213,14 +215,11 @@ class _Noise:
         return float(np.mean([output_noise(answer, self._eager, sample) for sample, answer in enumerate(answers)]))
 
 
-def _rounded(weight: torch.Tensor, bits: int, call: Call) -> torch.Tensor:
+def _rounded(weight: torch.Tensor, largest: int, call: Call) -> torch.Tensor:
     """Return a weight after rounding to a symmetric grid, with the axis of the scales of the call that dequantizes.
 
-    Of the error of 8 bits, 16 bits leave as much as HTP's kernels do.
+    `largest`: the largest quantized value.
     """
-    if bits == 16:
-        return weight + math.sqrt(LEFT_BY_16_BITS) * (_rounded(weight, 8, call) - weight)
-    largest = 2 ** (bits - 1) - 1
     if "per_channel" in call.target:
         axes = [axis for axis in range(weight.ndim) if axis != int(call.arguments[_AXIS]) % weight.ndim]
         scale = weight.abs().amax(axes, keepdim=True) / largest

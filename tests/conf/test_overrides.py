@@ -222,6 +222,7 @@ VALUES = {
     "range": st.sampled_from([[0.0, 6.0], [-1.0, 1.0]]),
     "constant_range": st.sampled_from([[0.0, 6.0], [-1.0, 1.0]]),
     "least_weight_scale": st.sampled_from([1e-6, 1e-5]),
+    "fit_weights": st.booleans(),
     "symmetric": st.booleans(),
     "per_channel": st.booleans(),
     "block_size": st.sampled_from([[1, 16], [1, 32]]),

@@ -113,6 +113,7 @@ REQUEST = (
             ("as_conv2d", True),
             ("constant_range", [0.0, 6.0]),
             ("least_weight_scale", 0.125),
+            ("fit_weights", True),
         )
     ),
     same("soc.name", "SM8550", LOWER_ON, "the target of the compiler, not of the quantizer"),

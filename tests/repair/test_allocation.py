@@ -10,6 +10,8 @@ from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schemes import SchemeConfig, SchemeOverride
 from qnnsweep.tasks.records import LoweredMethod, LoweredProgram, Weight, WeightChoices
 from qnnsweep.tasks.repair.allocation import choices_of, effective_bits, most_bits_of, most_weight_bits
+from qnnsweep.tasks.repair.facts import operator_facts
+from qnnsweep.tasks.repair.families import weight_settings
 from tests.repair.sample_cells import CONVOLUTION, cell, operator, scheme
 from tests.sample_records import with_method
 
@@ -92,3 +94,15 @@ def test_the_target_limits_the_bits_of_all_weights_and_of_those_that_can_change(
 
 def test_a_program_without_weights_has_no_mean() -> None:
     assert effective_bits(with_method(lowered(), weights=())) is None
+
+
+def test_16_bit_weights_fit_the_kernels_and_coarser_ones_need_nothing_of_it() -> None:
+    comparison, program = cell([operator("w", DEQUANTIZE, None, constant=True), operator("conv", CONVOLUTION)], {})
+    conv = operator_facts(comparison, program)["conv"]
+    fine = SchemeOverride(node="node_conv", quant_dtype="16a16w", fit_weights=True)
+    assert weight_settings(conv, scheme("16a8w"), "16a16w") == {
+        "quant_dtype": "16a16w", "block_size": None, "fit_weights": True,
+    }  # fmt: skip
+    assert weight_settings(conv, scheme("16a8w", fine), "16a8w") == {
+        "quant_dtype": None, "block_size": None, "fit_weights": None, "least_weight_scale": None,
+    }  # fmt: skip

@@ -19,6 +19,7 @@ from tests.repair.sample_cells import ADD, BYTES, CONVOLUTION, RELU, WIDE, cell,
 from tests.sample_records import with_method
 
 FLOAT = {"precision": OverridePrecision.float16}
+FINE = {"quant_dtype": "16a16w", "fit_weights": True}
 
 
 def described(offered: Sequence[Candidate]) -> list[str]:
@@ -119,7 +120,7 @@ def test_a_convolution_before_a_clamp_can_have_the_grid_of_the_clamp() -> None:
 @pytest.mark.parametrize(
     ("share", "change", "settings"),
     [
-        (("weights", "conv"), "16-bit weights", ({"quant_dtype": "16a8w"}, {"quant_dtype": "16a16w"})),
+        (("weights", "conv"), "16-bit weights", ({"quant_dtype": "16a8w"}, FINE)),
         (("resolution", "conv"), "16-bit activations", ({"quant_dtype": "16a8w"}, {"quant_dtype": "16a8w"})),
         (("resolution", "relu"), "16-bit activations", ({"quant_dtype": "16a8w"}, {"quant_dtype": "16a8w"})),
         (("weights", "conv"), "16-bit float", (FLOAT, FLOAT)),
@@ -247,7 +248,8 @@ def test_16_bit_weights_have_steps_that_leave_room_for_the_bias() -> None:
     use = BiasUse(operator_index=1, least_scale=0.001, least_scale_16=0.25)
     offered = candidates(replace(comparison, bias_uses=(use,)), lowered, scheme("8a8w"))
     (finer,) = (new for new in offered if new.change == "16-bit weights")
-    assert finer.scheme.overrides == [SchemeOverride(node="node_conv", quant_dtype="16a16w", least_weight_scale=0.25)]
+    settings = {"quant_dtype": "16a16w", "fit_weights": True, "least_weight_scale": 0.25}
+    assert finer.scheme.overrides == [SchemeOverride(node="node_conv", **settings)]
 
 
 def test_a_saturated_bias_gets_larger_steps_of_the_weights_or_one_scale_for_all_channels() -> None:

@@ -238,6 +238,10 @@ NEAREST = {
         "scheme.overrides[0].per_channel=False: has no effect on the selected operators (relu, relu_1): none has a "
         "weight"
     ),
+    "{operator:linear,fit_weights:true}": (
+        "scheme.overrides[0].fit_weights=True: has no effect on the selected operators (linear): none has a weight of "
+        "16 bits"
+    ),
     "{operator:linear,share_clamp:true}": (
         "scheme.overrides[0].share_clamp=True: has no effect on the selected operators (linear): no result is read by "
         "a clamp alone; clamps are relu, relu6, hardtanh, clamp, clamp_min, clamp_max"

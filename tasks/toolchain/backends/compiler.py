@@ -59,6 +59,8 @@ class Compiler(ABC):
     """Whether the delegate logs its operators only in a program that is compiled with `debug=True`."""
     shares_biases: bool = False
     """Whether a bias that several calls read has one grid, although each call multiplies it by grids of its own."""
+    largest_weight: int | None = None
+    """The largest quantized 16-bit weight that the device's kernels hold; None if they hold all."""
 
     def __init__(self, scheme: SchemeConfig, soc: SocConfig | None) -> None:
         self._scheme = scheme

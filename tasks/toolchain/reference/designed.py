@@ -2,7 +2,7 @@
 
 This is the program that the lowering asks the compiler for. A value that only clamps read is not rounded, because the
 compiler merges the clamp into the operator that computes the value (docs/ladder.md), and neither is a value whose
-reader the compiler is known to merge. Constants on a grid are already rounded.
+reader the compiler is known to merge. Constants on a grid are already rounded; the device may read them in another way.
 """
 
 from collections import Counter
@@ -55,7 +55,7 @@ class DesignedRuns:
         design: Design,
     ) -> None:
         self._arithmetic = arithmetic_of(graph, operators, input_qparams, design)
-        self._kernels = HostKernels(graph.with_scales(design.shared_biases), (), halves=self._arithmetic.halves)
+        self._kernels = HostKernels(graph.as_read(design), (), halves=self._arithmetic.halves)
 
     def __call__(self, sample: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the final outputs of a sample. Raises EvidenceError if the host cannot compute them."""
@@ -78,7 +78,12 @@ def design_of(
     if compiler.in_float16():
         halves |= {-1 - number for number, qparams in enumerate(input_qparams) if qparams is None}
     shared = _shared_biases(graph, operators, input_qparams) if compiler.shares_biases else ()
-    return Design(halves=tuple(sorted(halves)), merged=tuple(_merged(graph, compiler)), shared_biases=tuple(shared))
+    return Design(
+        halves=tuple(sorted(halves)),
+        merged=tuple(_merged(graph, compiler)),
+        shared_biases=tuple(shared),
+        largest_weight=compiler.largest_weight,
+    )
 
 
 def arithmetic_of(

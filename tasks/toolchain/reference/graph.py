@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from qnnsweep.tasks.errors import EvidenceError, raise_shortage
 from qnnsweep.tasks.numerics.arithmetic import last_reads
-from qnnsweep.tasks.records import Blob, LoweredMethod, SharedBias
+from qnnsweep.tasks.records import Blob, Design, LoweredMethod
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.nodes import GETITEM, target_name
 from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS, dtype_name, put_tensors, read_tensors
@@ -62,7 +62,7 @@ class ReferenceGraph:
         constants: Mapping[str, torch.Tensor],
         rescaled: frozenset[int] = frozenset(),
     ) -> None:
-        """`rescaled`: the calls that dequantize a bias with the scale of another call; see `with_scales`."""
+        """`rescaled`: the calls that dequantize a bias with the scale of another call; see `as_read`."""
         self._rescaled = rescaled
         self.calls = tuple(calls)
         self.outputs = tuple(outputs)
@@ -123,20 +123,28 @@ class ReferenceGraph:
         read = _named((call.arguments, call.keywords), "constant")
         return bool(read) or any(source in self._constant_calls for source in self.sources[index])
 
-    def with_scales(self, biases: Sequence[SharedBias]) -> "ReferenceGraph":
-        """Return the graph in which biases have the scales by which the device multiplies them."""
+    def as_read(self, design: Design) -> "ReferenceGraph":
+        """Return the graph with the constants as the device reads them.
+
+        Biases have the scales by which the device multiplies them, and 16-bit weights saturate as in its kernels.
+        """
+        limit = design.largest_weight
         calls, constants = [*self.calls], dict(self.constants)
-        for bias in biases:
+        if limit is not None:
+            weights = {name: tensor for name, tensor in constants.items() if tensor.dtype == torch.int16}
+            constants |= {name: weight.clamp(max=limit) for name, weight in weights.items()}
+        for bias in design.shared_biases:
             name, call = f"scale of {bias.dequantize}", calls[bias.dequantize]
             constants[name] = torch.tensor(bias.scale)
             scale = {"constant": name} if "per_channel" in call.target else {"float": repr(bias.scale[0])}
             calls[bias.dequantize] = replace(call, arguments=(call.arguments[0], scale, *call.arguments[2:]))
-        return ReferenceGraph(calls, self.outputs, constants, frozenset(bias.dequantize for bias in biases))
+        rescaled = frozenset(bias.dequantize for bias in design.shared_biases)
+        return ReferenceGraph(calls, self.outputs, constants, rescaled)
 
     @cached_property
     def misread_biases(self) -> frozenset[int]:
         """The calls that dequantize biases with an element at an end of the range of 32 bits, which saturates, and
-        those of `with_scales`."""
+        those of `as_read`."""
         saturated = {name for name, tensor in self.constants.items() if _is_saturated(tensor)}
         return self._rescaled.union(
             index
@@ -295,9 +303,9 @@ def read_graph(store: Store, calls: Blob, constants: Blob) -> ReferenceGraph:
 
 
 def device_graph(lowered: LoweredMethod, store: Store) -> ReferenceGraph:
-    """Return the stored graph of a method, in which biases have the scales by which the device multiplies them."""
+    """Return the stored graph of a method, with the constants as the device reads them."""
     graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
-    return graph.with_scales(lowered.design.shared_biases)
+    return graph.as_read(lowered.design)
 
 
 def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Value:

@@ -40,7 +40,7 @@ from qnnsweep.tasks.toolchain.backends.qnn.elements import has_float_activations
 from qnnsweep.tasks.toolchain.backends.qnn.failures import refusal
 from qnnsweep.tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
 from qnnsweep.tasks.toolchain.backends.qnn.linears import only_selected
-from qnnsweep.tasks.toolchain.backends.qnn.quantizer import quantizer_of
+from qnnsweep.tasks.toolchain.backends.qnn.quantizer import LARGEST_WEIGHT, quantizer_of
 from qnnsweep.tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators
 from qnnsweep.tasks.toolchain.nodes import handle_of, logged_bytes, output_index_of, target_name
 from qnnsweep.tasks.toolchain.overridden import has_precision
@@ -59,6 +59,7 @@ _MERGED_READERS = frozenset({"aten.hardswish.default", "aten.leaky_relu.default"
 class QnnCompiler(Compiler):
     has_debug_program = True
     shares_biases = True
+    largest_weight = LARGEST_WEIGHT
 
     def __init__(self, scheme: SchemeConfig, soc: SocConfig | None, profile_level: int = 0) -> None:
         super().__init__(scheme, soc)

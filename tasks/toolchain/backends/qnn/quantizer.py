@@ -36,8 +36,11 @@ _MOST_NAMES = 6
 _RELUS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
 _CLAMPS = (*_RELUS, "hardtanh", "clamp", "clamp_min", "clamp_max")
 _NO_BLOCKS = "the number of input channels of no weight is a multiple of the block's, or the shapes differ in rank"
-_FALSE_IS_NO_CHANGE = ("share_clamp", "as_conv2d")
+_FALSE_IS_NO_CHANGE = ("fit_weights", "share_clamp", "as_conv2d")
 _NOT_QUANTIZED = "ExecuTorch quantizes none of their values"
+LARGEST_WEIGHT = 127 * 257
+"""The largest quantized value of a 16-bit weight in HTP's kernels, which split it into two signed bytes. Larger ones
+saturate: the largest weight of a channel, with 32767, becomes 0.4 % smaller (docs/numerics.md)."""
 Limits = tuple[float | None, float | None]
 
 
@@ -152,6 +155,10 @@ class OverridingQuantizer(Quantizer):
                 _fix_constants(node, override.constant_range)
             if override.least_weight_scale is not None:
                 _raise_weight_scales(node, override.least_weight_scale)
+            if override.fit_weights and (weight := _weight_on_16_bits(node)) is not None:
+                source, spec = weight
+                fitted = replace(spec, quant_min=-LARGEST_WEIGHT, quant_max=LARGEST_WEIGHT)
+                annotation_of(node).input_qspec_map[source] = fitted
         for node, override in settings.items():
             if override.share_clamp and (clamp := clamp_of(node)) is not None:
                 _share(node, clamp)
@@ -243,6 +250,14 @@ def _constants(node: Node) -> list[Node]:
     return [
         source for source in annotation_of(node).input_qspec_map if source.op == "get_attr" and not _has_weight(node)
     ]
+
+
+def _weight_on_16_bits(node: Node) -> tuple[Node, QuantizationSpec] | None:
+    """Return a node's weight and its quantization; None without a weight of 16 bits."""
+    weight = node.args[1] if _has_weight(node) else None
+    spec = annotation_of(node).input_qspec_map.get(weight) if isinstance(weight, Node) else None
+    is_of_16_bits = isinstance(spec, QuantizationSpec) and spec.dtype == torch.int16
+    return (weight, spec) if is_of_16_bits else None  # type: ignore[return-value]
 
 
 def _raise_weight_scales(node: Node, least: float) -> None:
@@ -340,6 +355,7 @@ _EFFECTS: tuple[tuple[str, str, Callable[[Node], bool]], ...] = (
         lambda node: bool(_constants(node)),
     ),
     ("least_weight_scale", "none has a weight", _has_weight),
+    ("fit_weights", "none has a weight of 16 bits", lambda node: _weight_on_16_bits(node) is not None),
     ("symmetric", _NOT_QUANTIZED, _is_quantized),
     ("per_channel", "none has a weight", _has_weight),
     (
