@@ -1,18 +1,21 @@
-"""Which operators should get 16 bits: the choice of `qnnsweep repair`, compared with three others.
+"""The best accuracy under a limit of the program's size: `qnnsweep repair`, compared with what others do.
 
     python benchmarks/repair.py                                   all models
-    python benchmarks/repair.py minilm_l6 --count 8               one model, 8 operators
+    python benchmarks/repair.py minilm_l6 --growth 0.05           one model, a program that is 5 % larger at most
     python benchmarks/repair.py digits_cnn --soc SM8550 --json
 
-Of each model, the same number of layers is raised to 16-bit weights and activations. No choice may enlarge the program
-by more than `--growth` times: a layer for which there is no space is left out. The layers are chosen by
+- repair      `qnnsweep repair` with `target.size_kib`
+- cumulative  16 bits for layers in the order of the SNR of their results, as ExecuTorch's mix_precision_analyzer
+- alone       the same, in the order of phase 1 of AIMET's AMP
+- kl          the same, in the order of the score `kl_div` of NVIDIA ModelOpt
+- gradient    the same, in the order of the score `gradient` of NVIDIA ModelOpt
+- random      the same, in a random order
+- samples     no layer; the ranges are those of `--calibration` samples, or of as many as the model has
+- activations the whole scheme with 16-bit activations, however large the program is
 
-- budget      the error budget of the program on the device, as `qnnsweep repair` does
-- cumulative  the SNR of each layer's result in the converted graph, as ExecuTorch's mix_precision_analyzer does
-- alone       the SNR of the final outputs if only this layer is quantized, as phase 1 of AIMET's AMP does
-- random      a random order
-
-Every choice is quantized, compiled and executed. All programs come from the cache if the command is repeated.
+The first layers of an order are raised, as many as their weights say that there is space for. If the program is too
+large all the same, half of them are, and so on. `repair_rankings` computes the orders on the host. Every choice is
+quantized, compiled and executed. All programs come from the cache if the command is repeated.
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,9 +41,19 @@ if TYPE_CHECKING:
     from qnnsweep.tasks.repair.schemes import Selector, Settings
     from qnnsweep.tasks.results.outcome import CellResult
 
-MODELS = {"mobilenet_v3_large": "8a8w", "efficientnet_lite0": "8a8w", "minilm_l6": "16a8w"}
-"""The models and the schemes before the change. MiniLM has no useful outputs with 8-bit activations."""
+MODELS = {
+    "mobilenet_v3_large": "8a8w",
+    "efficientnet_lite0": "8a8w",
+    "minilm_l6": "16a8w",
+    "digits_cnn": "8a8w",
+    "silero_step": "16a8w",
+}
+"""The models and the schemes before the change. MiniLM and silero-vad have no useful outputs with 8-bit activations."""
+FOLDER = Path(__file__).parent / "repair_models"
+WIDER = {"8a8w": "16a8w", "16a8w": "16a16w"}
+"""The scheme that is to be used instead of another, by those who change no single layer."""
 SEED = 0
+KIB = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,15 +65,14 @@ class Layer:
     settings: Mapping[Selector, Settings]
     """The new settings by selector, of the layer and of the clamp that is merged with it."""
     more_bytes: int
-    share: float
-    """The energy of the final output's error that the rounding of the layer's weights causes."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS), help="models, by default all of the benchmark")
-    parser.add_argument("--count", type=int, default=8, help="how many layers are raised")
     parser.add_argument("--growth", type=float, default=0.1, help="by how much the program may grow, as a part of it")
+    parser.add_argument("--compilations", type=int, default=8, help="those of the repair")
+    parser.add_argument("--calibration", type=int, default=256, help="the samples of the choice `samples`")
     parser.add_argument("--samples", type=int, help="evaluation samples, by default those of the model's file")
     parser.add_argument("--soc", default="SM8650")
     parser.add_argument("--artifacts", default="artifacts", help="the folder of the cache")
@@ -76,44 +90,80 @@ def main() -> int:
         overrides += [f"artifacts={options.artifacts}", "reuse=capture"]
         overrides += [] if options.samples is None else [f"model.evaluation.count={options.samples}"]
         run = flow(name="repair benchmark", validate_parameters=False)(measure)
-        measured[model] = run(overrides, options.count, options.growth)
+        measured[model] = run(overrides, options.growth, options.compilations, options.calibration)
         show(model, measured[model])
     if options.json:
         print(json.dumps(measured))
     return 0
 
 
-def measure(overrides: list[str], count: int, growth: float) -> dict[str, Any]:
+def measure(overrides: list[str], growth: float, compilations: int, calibration: int) -> dict[str, Any]:
     """Return the measurements of one model as plain values."""
     import repair_rankings
 
     from qnnsweep.conf.load import load
     from qnnsweep.flows.cells.resources import prepare
 
-    plan = load(overrides)
+    plan = load(overrides, config_dirs=[FOLDER])
     (cell,) = plan.cells
     resources = prepare(plan)
     scheme, kind = cell.request.scheme, cell.request.backend.kind
     before = measured(plan, resources, scheme, dump=True)
-    layers, size = layers_of(before, scheme), before.lowered.program.size  # type: ignore[union-attr]
-    model = before.exported.methods[0]  # type: ignore[union-attr]
-    hosts = resources.workers.call(
-        "rankings", repair_rankings.rankings, model, scheme, kind, tuple(layers), resources.store
-    ).value
-    orders: dict[str, tuple[Sequence[str], float, int]] = {
-        "budget": (sorted(layers, key=lambda name: -layers[name].share), seconds_of(before), 2),
-        "cumulative": (hosts["cumulative"].nodes, hosts["cumulative"].seconds, 1),
-        "alone": (hosts["alone"].nodes, hosts["alone"].seconds, 1),
-        "random": ([str(node) for node in np.random.default_rng(SEED).permutation(sorted(layers))], 0.0, 1),
-    }
-    rows = [{"choice": "before", **facts(before), "size_ratio": 1.0, "layers": []}]
-    for choice, (order, seconds, compilations) in orders.items():
-        chosen = first_that_fit(order, layers, count, growth * size)
-        after = measured(plan, resources, raised(scheme, chosen), dump=False)
-        row = {"choice": choice, **facts(after), "layers": [layer.module_path or layer.node for layer in chosen]}
-        row |= {"seconds": seconds + row["seconds"], "compilations": compilations}
-        rows.append(row | {"size_ratio": row["size_bytes"] / size})
-    return {"cell": cell.request.names, "layers": len(layers), "count": count, "growth": growth, "rows": rows}
+    assert before.exported is not None
+    size = size_of(before)
+    most = int(size * (1 + growth)) // KIB * KIB
+    rows: list[dict[str, Any]] = []
+
+    def add(
+        choice: str, result: CellResult, layers: Sequence[str] = (), seconds: float = 0.0, programs: int = 1
+    ) -> None:
+        row = {"choice": choice, **facts(result), "layers": [*layers], "compilations": programs}
+        rows.append(row | {"seconds": row["seconds"] + seconds, "size_ratio": row["size_bytes"] / size})
+        print(rows[-1], file=sys.stderr)
+
+    add("before", before)
+    started = time.perf_counter()
+    repaired, programs = repair(overrides, most // KIB, compilations)
+    add("repair", repaired, (), time.perf_counter() - started, programs)
+    layers = layers_of(before, scheme)
+    given = before.exported.methods[0], scheme, kind, tuple(layers), resources.store
+    classifier = bool(cell.request.model.classifier)
+    orders = resources.workers.call("rankings", repair_rankings.rankings, *given, classifier).value
+    for choice, order in orders.items():
+        result, chosen = largest_that_fits(plan, resources, scheme, [layers[node] for node in order.nodes], size, most)
+        add(choice, result, [layer.module_path or layer.node for layer in chosen], order.seconds)
+    shuffled = [layers[str(node)] for node in np.random.default_rng(SEED).permutation(sorted(layers))]
+    result, chosen = largest_that_fits(plan, resources, scheme, shuffled, size, most)
+    add("random", result, [layer.module_path or layer.node for layer in chosen])
+    more = load([*overrides, f"model.calibration.count={calibration}"], config_dirs=[FOLDER])
+    add("samples", measured(more, prepare(more), scheme, dump=False))
+    wide = [word for word in overrides if not word.startswith("scheme=")]
+    wider = load([*wide, f"scheme={WIDER[scheme.quant_dtype or '']}"], config_dirs=[FOLDER])
+    add("activations", measured(wider, prepare(wider), wider.cells[0].request.scheme, dump=False))
+    return {"cell": cell.request.names, "layers": len(layers), "growth": growth, "rows": rows}
+
+
+def repair(overrides: Sequence[str], size_kib: int, compilations: int) -> tuple[CellResult, int]:
+    """Return the cell with the best accuracy that a repair finds under a size, and the number of compiled programs."""
+    from qnnsweep.conf.repair_plan import planned
+    from qnnsweep.flows.repair import run_repair
+
+    words = [*overrides, f"target.size_kib={size_kib}", f"budget.compilations={compilations}", "certificate.samples=1"]
+    result = run_repair(planned(words, [FOLDER]), ["repair", *words])
+    (cell,) = result.search.accepted.complete
+    return cell, result.search.steps[-1].compilations
+
+
+def largest_that_fits(
+    plan: Plan, resources: Resources, scheme: SchemeConfig, order: Sequence[Layer], size: int, most: int
+) -> tuple[CellResult, Sequence[Layer]]:
+    """Return the cell with the first layers of an order that have space, and these layers."""
+    chosen = first_that_fit(order, most - size)
+    while True:
+        result = measured(plan, resources, raised(scheme, chosen), dump=False)
+        if size_of(result) <= most or not chosen:
+            return result, chosen
+        chosen = chosen[: len(chosen) // 2]
 
 
 def measured(plan: Plan, resources: Resources, scheme: SchemeConfig, *, dump: bool) -> CellResult:
@@ -134,16 +184,13 @@ def measured(plan: Plan, resources: Resources, scheme: SchemeConfig, *, dump: bo
 
 def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
     """Return the layers whose weights can have 16 bits, by the names of their nodes."""
-    from qnnsweep.tasks.numerics.reported import reported_budget
-    from qnnsweep.tasks.repair.candidates import energies
     from qnnsweep.tasks.repair.facts import operator_facts
     from qnnsweep.tasks.repair.families import FAMILIES, merged_settings
 
     comparison, lowered = cell.comparison, cell.lowered
     assert comparison is not None
     assert lowered is not None
-    parts = energies(reported_budget(comparison))
-    (family,) = (family for family in FAMILIES if family.change == "16-bit weights")
+    (family,) = (family for family in FAMILIES if family.change == "16-bit weights" and "weights" in family.causes)
     by_index = {operator.operator.index: operator for operator in operator_facts(comparison, lowered).values()}
     offers: list[tuple[OperatorFacts, Any]] = [
         (operator, family.offer(operator, scheme)) for operator in by_index.values()
@@ -160,21 +207,24 @@ def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
             module_path=operator.operator.module_path,
             settings=merged(operator, offer) | {operator.selector: offer},
             more_bytes=operator.weights,
-            share=parts.get(("weights", operator.operator.name), 0.0),
         )
         for operator, offer in offers
         if offer is not None and operator.selector is not None
     }
 
 
-def first_that_fit(order: Sequence[str], layers: Mapping[str, Layer], count: int, most_bytes: float) -> list[Layer]:
+def first_that_fit(order: Sequence[Layer], more_bytes: int) -> list[Layer]:
     """Return the first layers of an order, without those for which there is no space."""
     chosen: list[Layer] = []
-    for node in order:
-        more_bytes = layers[node].more_bytes + sum(layer.more_bytes for layer in chosen)
-        if len(chosen) < count and more_bytes <= most_bytes:
-            chosen.append(layers[node])
+    for layer in order:
+        if layer.more_bytes + sum(other.more_bytes for other in chosen) <= more_bytes:
+            chosen.append(layer)
     return chosen
+
+
+def size_of(cell: CellResult) -> int:
+    assert cell.lowered is not None
+    return cell.lowered.program.size
 
 
 def raised(scheme: SchemeConfig, layers: Sequence[Layer]) -> SchemeConfig:
@@ -200,18 +250,17 @@ def facts(cell: CellResult) -> dict[str, Any]:
         "mean_snr_db": measured.finals.mean_snr_db,
         "size_bytes": measured.size_bytes,
         "seconds": seconds_of(cell),
-        "compilations": 1,
     }
 
 
 def show(model: str, result: Mapping[str, Any]) -> None:
-    cell, count = " · ".join(result["cell"]), result["count"]
-    print(f"\n{model}: {cell}; {count} of {result['layers']} layers raised to 16 bits")
+    cell = " · ".join(result["cell"])
+    print(f"\n{model}: {cell}; {result['layers']} layers; a program that is {result['growth']:.0%} larger at most")
     print(f"{'choice':12}{'lowest dB':>10}{'mean dB':>10}{'size':>8}{'programs':>10}{'s':>7}   layers")
     for row in result["rows"]:
         print(
             f"{row['choice']:12}{_number(row['lowest_snr_db']):>10}{_number(row['mean_snr_db']):>10}"
-            f"{row['size_ratio']:>8.3f}{row['compilations']:>10}{row['seconds']:>7.0f}   {', '.join(row['layers'])}"
+            f"{row['size_ratio']:>8.3f}{row['compilations']:>10}{row['seconds']:>7.0f}   {len(row['layers']) or ''}"
         )
 
 

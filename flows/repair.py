@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qnnsweep.conf.impossible import impossible_reason
 from qnnsweep.conf.plan import Plan, PlannedCell
+from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.repair_plan import planned
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.flows.cells.graph import ProgressCallback
@@ -69,16 +70,17 @@ def repair(overrides: list[str], config_dirs: list[str] | None = None) -> Repair
     return run_repair(planned(overrides, folders), command(overrides, folders, verb="repair"))
 
 
-def measured(session: Session, scheme: SchemeConfig, with_cures: bool = False) -> Sequence[CellResult]:
+def measured(session: Session, scheme: SchemeConfig, aim: TargetConfig | None = None) -> Sequence[CellResult]:
     """Run a scheme for every SoC of the session's plan. If it is impossible on an SoC, it is compiled for none.
 
-    `with_cures`: try changes of the scheme on the host, too.
+    `aim`: the target for which changes of the scheme are tried on the host, too; None to try none.
 
     Raises the error of a cell whose cause is not in the cell, because the scheme is not to blame for it.
     """
-    count = session.plan.cells[0].request.measure.cures if with_cures else 0
+    first = session.plan.cells[0].request
+    count, target = (0, first.target) if aim is None else (first.measure.cures, aim)
     requests = [
-        replace(cell.request, scheme=scheme, measure=replace(cell.request.measure, cures=count))
+        replace(cell.request, scheme=scheme, target=target, measure=replace(cell.request.measure, cures=count))
         for cell in session.plan.cells
     ]
     cells = [PlannedCell(request=request, impossible=impossible_reason(request)) for request in requests]

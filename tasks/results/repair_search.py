@@ -2,15 +2,18 @@
 
 The search is greedy: of the candidates that were tried on the host, it compiles the one with most predicted gain per
 cost. If the number that the target is about rises, the next candidates come from the error budget of the changed
-program. If not, the change is reverted, and no change of the same kind is made at these operators again.
+program. If not, the change is reverted, and no change of the same kind is made at these operators again. The size of a
+program is predicted from the bits of its weights: one that is larger than the target all the same is reverted, too, and
+the next changes are tried for a size that is smaller by what it grew more than predicted.
 """
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qnnsweep.conf.repair import BudgetConfig, TargetConfig
 from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.conf.units import KIB
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import Cure, cures
 from qnnsweep.tasks.repair.prediction import gain_db
@@ -32,10 +35,11 @@ from qnnsweep.tasks.results.repair import (
 LEAST_GAIN_DB = 0.1
 _REACHED = "the target is reached"
 
-Measure = Callable[[SchemeConfig, bool], Sequence[CellResult]]
+Measure = Callable[[SchemeConfig, TargetConfig | None], Sequence[CellResult]]
 """Returns the cells of a scheme, one per SoC: compiled, executed and compared, or with a reason why not.
 
-Called with True for a scheme that was measured, it returns the same cells with the changes that were tried on the host.
+Called with a target for a scheme that was measured, it returns the same cells with the changes that were tried on the
+host for this target.
 """
 
 
@@ -58,6 +62,8 @@ class Step:
     why: str
     compilations: int
     """The number of compilations up to this step."""
+    excess_kib: int = 0
+    """By how much the program grew more than its weights say, if it was reverted because it is too large."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -84,7 +90,7 @@ class Search:
 
     def run(self, scheme: SchemeConfig, measure: Measure, on_step: Callable[[Step], None]) -> None:
         """Search, beginning with `scheme`. Call `on_step` with every step that was tried."""
-        first = self._step(scheme, None, measure(scheme, False))
+        first = self._step(scheme, None, measure(scheme, None))
         self._add(first, on_step)
         if (failure := next(filter(None, map(_failure, first.cells)), None)) is not None:
             self.reason = f"the program before the repair is not measured: {failure}"
@@ -97,7 +103,7 @@ class Search:
                 self.reason = f"nothing helps: {least}; {'; '.join(missing)}" if missing else f"{_REACHED}, and {least}"
                 return
             scheme = cure.candidate.scheme
-            self._add(self._step(scheme, cure, measure(scheme, False)), on_step)
+            self._add(self._step(scheme, cure, measure(scheme, None)), on_step)
 
     def certify(self, unseen: Collection[int]) -> None:
         """Let the target hold only if unseen samples confirm it. Say so if the target held there before the repair.
@@ -127,9 +133,23 @@ class Search:
     def _is_new(self, candidate: Candidate) -> bool:
         """Return whether the scheme was not tried, and no change of this kind failed at one of the operators."""
         return all(
-            step.scheme != candidate.scheme and (step.accepted or not _is_alike(candidate, step.candidate))
+            step.scheme != candidate.scheme
+            and (step.accepted or step.excess_kib or not _is_alike(candidate, step.candidate))
             for step in self.steps
         )
+
+    @property
+    def _aim(self) -> TargetConfig:
+        """The target for which changes are tried: smaller by what a program grew more than its weights say.
+
+        A program that is small enough need not become smaller.
+        """
+        limit_kib = self.target.size_kib
+        if limit_kib is None:
+            return self.target
+        now_kib = math.ceil(max(side.size_bytes for side in _complete(self.accepted)) / KIB)
+        less_kib = limit_kib - max(step.excess_kib for step in self.steps)
+        return replace(self.target, size_kib=max(less_kib, min(now_kib, limit_kib)))
 
     def _stops(self) -> bool:
         """Return whether the target is reached or no further step is possible. Then `reason` says which."""
@@ -159,7 +179,8 @@ class Search:
         step = self.accepted
         measured = _complete(step)
         worst = min(range(len(measured)), key=lambda number: statistic(measured[number].noise))
-        cell = of_samples(measure(step.scheme, True)[worst], self.samples)
+        aim = self._aim
+        cell = of_samples(measure(step.scheme, aim)[worst], self.samples)
         assert cell.comparison is not None, "it was measured"
         assert cell.lowered is not None, "it was measured"
         most = math.inf
@@ -170,9 +191,7 @@ class Search:
             if cell.cures is None
             else cures(
                 cell.cures,
-                candidates(
-                    cell.comparison, cell.lowered, step.scheme, self.target, cell.cures.allocations, most_bytes=most
-                ),
+                candidates(cell.comparison, cell.lowered, step.scheme, aim, cell.cures.allocations, most_bytes=most),
                 cell.comparison,
                 cell.lowered,
                 statistic,
@@ -185,13 +204,15 @@ class Search:
     def _step(self, scheme: SchemeConfig, cure: Cure | None, complete: Sequence[CellResult]) -> Step:
         cells = [of_samples(cell, self.samples) for cell in complete]
         measurements = [measurement(cell) for cell in cells]
-        gain, accepted, why = None, True, "the scheme before the repair"
+        gain, accepted, why, excess_kib = None, True, "the scheme before the repair", 0
         if cure is not None:
             measured = [result for result in measurements if result is not None]
             if len(measured) == len(cells):
                 statistic = statistic_of(self.target)
                 gain = gain_db(reached_db(_complete(self.accepted), statistic), reached_db(measured, statistic))
             accepted, why = self._judged(cells, measured, gain)
+            if gain is not None and not accepted:
+                excess_kib = self._excess_kib(cells, measured)
         before = self.steps[-1].compilations if self.steps else 0
         return Step(
             number=len(self.steps),
@@ -205,6 +226,7 @@ class Search:
             accepted=accepted,
             why=why,
             compilations=before + sum(cell.impossible is None for cell in cells),
+            excess_kib=excess_kib,
         )
 
     def _judged(
@@ -233,7 +255,7 @@ class Search:
                 return miss < miss_before, f"{self.target.metric} gets {words} its limit"
         if gain >= LEAST_GAIN_DB:
             return True, f"the {self._number} rises"
-        if not any(list(shortfalls(side, self.target)) for side in measured):
+        if not self.target.is_of_size and not any(list(shortfalls(side, self.target)) for side in measured):
             return True, _REACHED
         return False, f"the {self._number} rises by less than {LEAST_GAIN_DB:g} dB"
 
@@ -241,6 +263,19 @@ class Search:
         """Return by what the largest program exceeds the target's size, and the mean number of bits of a weight."""
         sizes = [oversize(side, self.target) for side in measured]
         return max(sizes), max(side.effective_bits or 0.0 for side in measured)
+
+    def _excess_kib(self, cells: Sequence[CellResult], measured: Sequence[Measurement]) -> int:
+        """Return by how much a program that is too large grew more than its weights say; 0 for any other program."""
+        before = _complete(self.accepted)
+        size_kib = self.target.size_kib
+        if size_kib is None or self._size(before)[0] > 1 or self._size(measured)[0] <= 1:
+            return 0
+        largest = max(side.size_bytes for side in measured)
+        growth = max(side.size_bytes - old.size_bytes for side, old in zip(measured, before, strict=True))
+        of_weights = max(
+            _weight_bytes(cell) - _weight_bytes(old) for cell, old in zip(cells, self.accepted.cells, strict=True)
+        )
+        return math.ceil(max(growth - of_weights, largest - size_kib * KIB) / KIB)
 
     def _miss(self, measured: Sequence[Measurement]) -> float:
         return max(metric_miss(side, self.target) for side in measured)
@@ -260,6 +295,10 @@ def _is_alike(candidate: Candidate, other: Candidate | None) -> bool:
     if other is None or (candidate.cause, candidate.change) != (other.cause, other.change):
         return False
     return candidate.key == other.key or not set(candidate.operators).isdisjoint(other.operators)
+
+
+def _weight_bytes(cell: CellResult) -> float:
+    return 0.0 if cell.lowered is None else sum(method.weight_bits for method in cell.lowered.methods) / 8
 
 
 def _complete(step: Step) -> list[Measurement]:

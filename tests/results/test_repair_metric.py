@@ -47,9 +47,9 @@ class Valued(Cells):
         schemes = {"finer": FINER_WEIGHTS, "wider": WIDER_RANGE, "both": UNDAMAGED}
         self._values = {text(schemes[name]): value for name, value in metric.items()}
 
-    def measure(self, tried: SchemeConfig, with_cures: bool) -> list[CellResult]:
+    def measure(self, tried: SchemeConfig, aim: TargetConfig | None) -> list[CellResult]:
         value = self._values.get(text(tried), 0.25)
-        return [with_rows(cell, TARGET, values(value, value)) for cell in super().measure(tried, with_cures)]
+        return [with_rows(cell, TARGET, values(value, value)) for cell in super().measure(tried, aim)]
 
 
 def test_a_step_is_accepted_if_the_metric_gets_nearer_to_its_limit(planned: Request) -> None:

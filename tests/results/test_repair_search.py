@@ -42,12 +42,14 @@ class Cells:
         self._snr_db: Mapping[str, float] = {text(tried): reached for tried, reached in snr_db}
         self._sizes: Mapping[str, int] = {text(tried): size for tried, size in sizes}
         self.asked: list[SchemeConfig] = []
+        self.aims: list[TargetConfig] = []
 
-    def measure(self, tried: SchemeConfig, with_cures: bool) -> list[CellResult]:
+    def measure(self, tried: SchemeConfig, aim: TargetConfig | None) -> list[CellResult]:
         cells = [self._cell(tried, soc) for soc in self._socs]
-        if not with_cures:
+        if aim is None:
             self.asked.append(tried)
             return cells
+        self.aims.append(aim)
         return [replace(cell, cures=self._trials(cell)) for cell in cells]
 
     def _trials(self, cell: CellResult) -> Cures:
@@ -308,6 +310,17 @@ def test_a_step_that_makes_a_small_program_too_large_is_reverted(planned: Reques
     of_weights = next(step for step in steps if step.scheme == FINER_WEIGHTS)
     assert (of_weights.accepted, of_weights.why) == (False, "the program has 1,074 KiB, the target is 1,000")
     assert (search.reached, search.accepted.scheme) == (True, WIDER_RANGE)
+
+
+def test_after_a_program_that_is_larger_than_predicted_changes_are_tried_for_a_smaller_size(planned: Request) -> None:
+    target = TargetConfig(size_kib=1000)
+    sizes = [(FINER_WEIGHTS, 1_100_000)]
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 26.0), (WIDER_RANGE, 24.0)], sizes, target=target)
+    _, steps = searched(cells, target)
+    excess = next(number for number, step in enumerate(steps) if step.scheme == FINER_WEIGHTS)
+    assert [step.excess_kib for step in steps[: excess + 1]] == [0] * excess + [75]
+    assert [aim.size_kib for aim in cells.aims] == [1000] * excess + [977] * (len(cells.aims) - excess)
+    assert len(cells.aims) > excess
 
 
 def test_a_program_that_keeps_its_size_with_fewer_bits_is_accepted_and_one_that_grows_is_not(planned: Request) -> None:
