@@ -136,7 +136,7 @@ def measure(overrides: list[str], growth: float, compilations: int, calibration:
     result, chosen = largest_that_fits(plan, resources, scheme, shuffled, size, most)
     add("random", result, [layer.module_path or layer.node for layer in chosen])
     more = load([*overrides, f"model.calibration.count={calibration}"], config_dirs=[FOLDER])
-    add("samples", measured(more, prepare(more), scheme, dump=False))
+    add("samples", measured(more, prepare(more), replace(scheme, calibration_samples=calibration), dump=False))
     wide = [word for word in overrides if not word.startswith("scheme=")]
     wider = load([*wide, f"scheme={WIDER[scheme.quant_dtype or '']}"], config_dirs=[FOLDER])
     add("activations", measured(wider, prepare(wider), wider.cells[0].request.scheme, dump=False))
@@ -150,7 +150,7 @@ def repair(overrides: Sequence[str], size_kib: int, compilations: int) -> tuple[
 
     words = [*overrides, f"target.size_kib={size_kib}", f"budget.compilations={compilations}", "certificate.samples=1"]
     result = run_repair(planned(words, [FOLDER]), ["repair", *words])
-    (cell,) = result.search.accepted.complete
+    (cell,) = result.search.accepted.cells
     return cell, result.search.steps[-1].compilations
 
 

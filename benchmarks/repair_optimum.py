@@ -114,7 +114,7 @@ def _choices(method: LoweredMethod, scheme: SchemeConfig, most: float) -> Iterat
             for node, of_weight in zip(nodes, bits, strict=True):
                 now = setting(scheme, Selector(node), "quant_dtype") or scheme.quant_dtype or ""
                 dtype = f"{now.partition('a')[0]}a{of_weight}w"
-                floor = {"least_weight_scale": None} if now.endswith("16w") else {}
+                floor = {"least_weight_scale": None, "fit_weights": None} if now.endswith("16w") else {}
                 new = {"quant_dtype": None if dtype == scheme.quant_dtype else dtype, "block_size": None}
                 changes[Selector(node)] = new | floor
             yield " ".join(map(str, bits)), with_settings(scheme, changes)

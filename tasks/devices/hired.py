@@ -259,7 +259,7 @@ class _Janitor:
         self._watch.start()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the janitor has ended, which was told to give its device back."""
+        """Wait until the janitor, which was told to give its device back, has ended."""
         self._watch.join(timeout_s)
 
     def dismiss(self) -> None:

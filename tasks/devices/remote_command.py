@@ -44,8 +44,8 @@ kill -KILL "-$watch" "$watch"
 if ! (eval {fence}); then say fenced; exit; fi
 say "end $code"
 """
-# $1 is the process of the command, which ends with the channel, after the deadline, or when the lock is lost. Whoever
-# ends it ends all that watch it: later, another process can have its number.
+# $1 is the process of the command, which ends with the channel, after the deadline, or when the lock is lost. The
+# process that kills the command then kills the whole watch: later, another process can have the command's number.
 _WATCH = """\
 end() {{ kill -KILL "-$1" "$1"; kill -KILL "-$$"; }}
 (sleep {latest}; end "$1") &

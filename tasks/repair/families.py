@@ -30,6 +30,7 @@ WIDER = {"8a4w": "16a4w", "8a8w": "16a8w"}
 _BLOCK = 16
 _BLOCKED = ("16a4w",)
 """The dtypes whose weights can have one scale per block instead of one per channel. Their activations have 16 bits."""
+_WITH_WEIGHT = ("aten.convolution", "aten.linear")
 _LEAST_ERROR = "HistogramObserver"  # it searches the range with the smallest squared error
 _UNDO = 0.5  # the cost of removing a setting: the scheme becomes simpler
 
@@ -160,7 +161,8 @@ def _scheme_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Settings |
     coarse = _setting(operator, scheme, "quant_dtype")
     if coarse is None or _FINER.get(coarse) != scheme.quant_dtype:
         return None
-    return {"quant_dtype": None, "block_size": None}
+    of_16_bits = _of_16_bits(operator) if coarse == "16a8w" else {}
+    return {"quant_dtype": None, "block_size": None, **of_16_bits}
 
 
 def _finer(operator: OperatorFacts, scheme: SchemeConfig, bits: int) -> str | None:
@@ -184,12 +186,22 @@ def _8_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | 
 
 def _16_bit_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
     finer = _finer(operator, scheme, 16)
-    return None if finer is None else {"quant_dtype": finer, "fit_weights": True, **_room_for_bias(operator)}
+    return None if finer is None else {"quant_dtype": finer, **_of_16_bits(operator)}
 
 
 def _fitted_weights(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
-    is_fine = operator.weights and _dtype(operator, scheme).endswith("a16w")
+    is_fine = operator.weights and _has_kernel(operator) and _dtype(operator, scheme).endswith("a16w")
     return {"fit_weights": True} if is_fine and not _setting(operator, scheme, "fit_weights") else None
+
+
+def _has_kernel(operator: OperatorFacts) -> bool:
+    """Return whether HTP computes the operator by a kernel that holds no 16-bit weight above its limit."""
+    return operator.operator.target.startswith(_WITH_WEIGHT)
+
+
+def _of_16_bits(operator: OperatorFacts) -> Settings:
+    """Return what an operator with 16-bit weights needs beside them."""
+    return {**({"fit_weights": True} if _has_kernel(operator) else {}), **_room_for_bias(operator)}
 
 
 def _coarse_activations(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
@@ -208,7 +220,7 @@ _NO_16_BITS: Settings = {"fit_weights": None, "least_weight_scale": None}
 def weight_settings(operator: OperatorFacts, scheme: SchemeConfig, dtype: str) -> Settings:
     """Return the settings with which an operator's weight has the bits of `dtype`. Its activations keep their bits."""
     finest, now = ("a16w" in text for text in (dtype, _dtype(operator, scheme)))
-    of_16_bits = {"fit_weights": True, **_room_for_bias(operator)} if finest else _NO_16_BITS if now else {}
+    of_16_bits = _of_16_bits(operator) if finest else _NO_16_BITS if now else {}
     return {"quant_dtype": None if dtype == scheme.quant_dtype else dtype, "block_size": None, **of_16_bits}
 
 

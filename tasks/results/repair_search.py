@@ -268,9 +268,10 @@ class Search:
         """Return by how much a program that is too large grew more than its weights say; 0 for any other program."""
         before = _complete(self.accepted)
         size_kib = self.target.size_kib
-        if size_kib is None or self._size(before)[0] > 1 or self._size(measured)[0] <= 1:
-            return 0
         largest = max(side.size_bytes for side in measured)
+        largest_before = max(side.size_bytes for side in before)
+        if size_kib is None or not largest_before <= size_kib * KIB < largest:
+            return 0
         growth = max(side.size_bytes - old.size_bytes for side, old in zip(measured, before, strict=True))
         of_weights = max(
             _weight_bytes(cell) - _weight_bytes(old) for cell, old in zip(cells, self.accepted.cells, strict=True)

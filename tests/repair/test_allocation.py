@@ -106,3 +106,9 @@ def test_16_bit_weights_fit_the_kernels_and_coarser_ones_need_nothing_of_it() ->
     assert weight_settings(conv, scheme("16a8w", fine), "16a8w") == {
         "quant_dtype": None, "block_size": None, "fit_weights": None, "least_weight_scale": None,
     }  # fmt: skip
+
+
+def test_a_norm_has_no_weights_to_fit() -> None:
+    comparison, program = cell([operator("norm", "aten.native_layer_norm.default")], {})
+    norm = operator_facts(comparison, program)["norm"]
+    assert weight_settings(norm, scheme("16a8w"), "16a16w") == {"quant_dtype": "16a16w", "block_size": None}

@@ -111,14 +111,14 @@ def test_the_mean_over_the_samples_counts_and_a_metric_that_fails_reaches_nothin
     planned: Request, rows: list[MetricValue], limits: dict[str, Any], missing: str | None
 ) -> None:
     target = TargetConfig(metric=METRIC, **limits)
-    (cell,) = Cells(planned, [(BEFORE, 20.0)]).measure(BEFORE, False)
+    (cell,) = Cells(planned, [(BEFORE, 20.0)]).measure(BEFORE, None)
     reached = measurement(with_rows(cell, target, rows))
     assert reached is not None
     assert next(shortfalls(reached, target), None) == missing
 
 
 def test_a_bound_of_the_interval_beyond_the_limit_is_a_doubt(planned: Request) -> None:
-    (cell,) = Cells(planned, [(BEFORE, 20.0)]).measure(BEFORE, False)
+    (cell,) = Cells(planned, [(BEFORE, 20.0)]).measure(BEFORE, None)
     for target, doubt in (
         (TargetConfig(metric=METRIC, metric_at_least=0.5), f"{METRIC} may be 0, the target is at least 0.5"),
         (TargetConfig(metric=METRIC, metric_at_most=0.5), f"{METRIC} may be 1, the target is at most 0.5"),

@@ -263,7 +263,7 @@ def test_the_number_that_the_target_names_decides(planned: Request) -> None:
         (TargetConfig(quantile_snr_db=19.0), "SNR of all but 10 % of the samples 18.0 dB is below 19 dB"),
         (TargetConfig(quantile_snr_db=19.0, quantile=0.5), None),
     ):
-        (cell,) = Cells(planned, [(BEFORE, 20.0)]).measure(BEFORE, False)
+        (cell,) = Cells(planned, [(BEFORE, 20.0)]).measure(BEFORE, None)
         reached = measurement(cell)
         assert reached is not None
         assert next(shortfalls(reached, target), None) == missing
@@ -313,14 +313,23 @@ def test_a_step_that_makes_a_small_program_too_large_is_reverted(planned: Reques
 
 
 def test_after_a_program_that_is_larger_than_predicted_changes_are_tried_for_a_smaller_size(planned: Request) -> None:
-    target = TargetConfig(size_kib=1000)
+    target = TargetConfig(size_kib=1050)
     sizes = [(FINER_WEIGHTS, 1_100_000)]
     cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 26.0), (WIDER_RANGE, 24.0)], sizes, target=target)
     _, steps = searched(cells, target)
     excess = next(number for number, step in enumerate(steps) if step.scheme == FINER_WEIGHTS)
-    assert [step.excess_kib for step in steps[: excess + 1]] == [0] * excess + [75]
-    assert [aim.size_kib for aim in cells.aims] == [1000] * excess + [977] * (len(cells.aims) - excess)
+    assert [step.excess_kib for step in steps[: excess + 1]] == [0] * excess + [49]  # of 98 KiB, 49 are weights
+    assert [aim.size_kib for aim in cells.aims] == [1050] * excess + [1001] * (len(cells.aims) - excess)
     assert len(cells.aims) > excess
+
+
+def test_under_a_size_no_change_is_accepted_that_loses(planned: Request) -> None:
+    target = TargetConfig(size_kib=1100)
+    cells = Cells(planned, [(BEFORE, 20.0), (FINER_WEIGHTS, 19.0), (WIDER_RANGE, 18.0)], target=target)
+    search, steps = searched(cells, target)
+    assert [step.accepted for step in steps] == [True, *[False] * (len(steps) - 1)]
+    assert len(steps) > 1
+    assert (search.reached, search.accepted.scheme) == (True, BEFORE)
 
 
 def test_a_program_that_keeps_its_size_with_fewer_bits_is_accepted_and_one_that_grows_is_not(planned: Request) -> None:

@@ -81,3 +81,29 @@ def errors_under_a_mask_of_infinities() -> list[bool]:
     captured = {index: CapturedValue(elements=value, qparams=None) for index, value in values.items()}
     replayed = replay(DeviceRun(kernels, captured, {}), lambda *_: False)
     return [bool(np.isfinite(error).all()) for index in range(3) for error in replayed[index].errors.values()]
+
+
+def weights_as_read() -> dict[str, list[int]]:
+    """Return the weights of a linear layer, behind a view, and of a norm, as a device with a limit reads them."""
+    import torch
+
+    from qnnsweep.tasks.records import Design
+    from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph
+
+    dequantize, view = "quantized_decomposed.dequantize_per_tensor.default", "aten.view_copy.default"
+    scale: tuple[Any, ...] = ({"float": "0.5"}, 0, -32767, 32767, {"dtype": "int16"})
+    calls = [
+        (dequantize, {"constant": "weight"}, *scale),
+        (view, {"operator": 0}, [2, 1]),
+        ("aten.linear.default", {"input": 0}, {"operator": 1}),
+        (dequantize, {"constant": "norm"}, *scale),
+        ("aten.mul.Tensor", {"operator": 2}, {"operator": 3}),
+    ]
+    constants = {name: torch.tensor([-32767, 32767], dtype=torch.int16) for name in ("weight", "norm")}
+    graph = ReferenceGraph(
+        [Call(target=target, arguments=tuple(arguments), keywords={}, dtype=None) for target, *arguments in calls],
+        [{"operator": 4}],
+        constants,
+    )
+    design = Design(halves=(), merged=(), shared_biases=(), largest_weight=32639)
+    return {name: tensor.tolist() for name, tensor in graph.as_read(design).constants.items()}

@@ -26,6 +26,7 @@ from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.nodes import GETITEM, target_name
 from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS, dtype_name, put_tensors, read_tensors
 
+_WITH_WEIGHT = ("aten.convolution.default", "aten.linear.default")
 Value = Any
 """The value of a call: a tensor, or a tuple of tensors, whose elements getitem calls return."""
 
@@ -131,8 +132,8 @@ class ReferenceGraph:
         limit = design.largest_weight
         calls, constants = [*self.calls], dict(self.constants)
         if limit is not None:
-            weights = {name: tensor for name, tensor in constants.items() if tensor.dtype == torch.int16}
-            constants |= {name: weight.clamp(max=limit) for name, weight in weights.items()}
+            weights = {name: constants[name] for name in self._weights()}
+            constants |= {name: each.clamp(max=limit) for name, each in weights.items() if each.dtype == torch.int16}
         for bias in design.shared_biases:
             name, call = f"scale of {bias.dequantize}", calls[bias.dequantize]
             constants[name] = torch.tensor(bias.scale)
@@ -140,6 +141,15 @@ class ReferenceGraph:
             calls[bias.dequantize] = replace(call, arguments=(call.arguments[0], scale, *call.arguments[2:]))
         rescaled = frozenset(bias.dequantize for bias in design.shared_biases)
         return ReferenceGraph(calls, self.outputs, constants, rescaled)
+
+    def _weights(self) -> Iterator[str]:
+        """Yield the names of the constants that convolutions and linear layers read as weights."""
+        for call in self.calls:
+            index = index_of(call.arguments[1]) if call.target in _WITH_WEIGHT else None
+            while index is not None and index >= 0 and not self.dequantizes(index):
+                index = self.sources[index][0] if len(self.sources[index]) == 1 else None
+            if index is not None and index >= 0 and "constant" in self.calls[index].arguments[0]:
+                yield self.calls[index].arguments[0]["constant"]
 
     @cached_property
     def misread_biases(self) -> frozenset[int]:
