@@ -11,7 +11,7 @@
 - gradient    the same, in the order of the score `gradient` of NVIDIA ModelOpt
 - random      the same, in a random order
 - samples     no layer; the ranges are those of `--calibration` samples, or of as many as the model has
-- activations the whole scheme with 16-bit activations, however large the program is
+- activations the whole scheme with 16-bit activations or, if it has them, with 16-bit weights, whatever its size is
 
 The first layers of an order are raised, as many as their weights say that there is space for. If the program is too
 large all the same, half of them are, and so on. `repair_rankings` computes the orders on the host. Every choice is
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qnnsweep.conf.units import KIB
 from qnnsweep.flows.server.settings import configure_prefect
 
 if TYPE_CHECKING:
@@ -51,9 +52,8 @@ MODELS = {
 """The models and the schemes before the change. MiniLM and silero-vad have no useful outputs with 8-bit activations."""
 FOLDER = Path(__file__).parent / "repair_models"
 WIDER = {"8a8w": "16a8w", "16a8w": "16a16w"}
-"""The scheme that is to be used instead of another, by those who change no single layer."""
+"""Per scheme, the one with more bits for the whole model."""
 SEED = 0
-KIB = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -55,8 +55,8 @@ class HiredDevices:
         self._guards: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """Maps the name of a device to its lock. While one is hired, which takes minutes, others can be given back."""
         self._hires: dict[str, _Held] = {}
-        self._ending: dict[str, _Janitor] = {}
-        """The janitors that were told last to give a device back, by the name of the device."""
+        self._ending: defaultdict[str, list[_Janitor]] = defaultdict(list)
+        """Maps the name of a device to the janitors that were told to give it back since it was hired last."""
         self._spent_s: defaultdict[str, float] = defaultdict(float)
         weakref.finalize(self, _dismiss_all, self._hires)
         self._looked_for: set[str] = set()
@@ -113,13 +113,13 @@ class HiredDevices:
 
     def _dismiss(self, name: str, worker: "_Janitor") -> None:
         worker.dismiss()
-        self._ending[name] = worker
+        self._ending[name].append(worker)
 
     def _hired(self, config: DeviceConfig, soc: str | None) -> _Held:
         budget_s = self._budget_s(config)
         if budget_s is not None and budget_s <= 0:
             raise DeviceError(f"{config.name}: device.lease.minutes={config.lease.minutes:g} of this run are used up")
-        if (before := self._ending.pop(config.name, None)) is not None:
+        for before in self._ending.pop(config.name, ()):
             before.wait(janitor.longest_release_s(config.lease.release_s, _ATTEMPTS))
         name = temporary_name()
         file = self._folder / f"{name}.json"
@@ -147,7 +147,7 @@ class HiredDevices:
         with self._guards[config.name]:
             held = self._hires.get(config.name)
             if held is None or held.janitor is not killed:
-                _give_back(config, file)
+                self._give_back(config, file)
                 return
             budget_s = self._budget_s(config)
             if budget_s is not None:
@@ -169,7 +169,11 @@ class HiredDevices:
                 is_left = owner_is_dead(file.stem) and not _is_janitor(int(left["pid"]))
                 if is_left and left["device"] == config.name:
                     _LOG.warning("%s: giving back what an earlier sweep has hired: %s", config.name, left["line"])
-                    _give_back(config, file)
+                    self._give_back(config, file)
+
+    def _give_back(self, config: DeviceConfig, file: Path) -> None:
+        if (worker := _next_janitor(config, file, None, None)) is not None:
+            self._dismiss(config.name, worker)
 
 
 def _next_janitor(config: DeviceConfig, file: Path, soc: str | None, budget_s: float | None) -> "_Janitor | None":
@@ -180,11 +184,6 @@ def _next_janitor(config: DeviceConfig, file: Path, soc: str | None, budget_s: f
         worker.watch(config.name)
         return worker
     return None
-
-
-def _give_back(config: DeviceConfig, file: Path) -> None:
-    if (worker := _next_janitor(config, file, None, None)) is not None:
-        worker.dismiss()
 
 
 def _order(config: DeviceConfig, file: Path, soc: str | None, budget_s: float | None) -> dict[str, object]:
@@ -229,6 +228,8 @@ class _Janitor:
         self._order.write(json.dumps(order).encode() + b"\n")
         self._order.flush()
         self.has_ended = False
+        self._gave_back = threading.Event()
+        """Set when there is nothing to wait for: all attempts to give the device back are over, or it was killed."""
 
     def answer(self) -> dict[str, str]:
         """Return what the command that hires a device gave. The janitor has a deadline of its own."""
@@ -249,18 +250,19 @@ class _Janitor:
                 is_ending = self._answers.readline()
                 self.has_ended = True
                 if not is_ending and when_killed is not None:
+                    self._gave_back.set()  # before the call, which waits for a thread that may wait for this janitor
                     when_killed()
                     return
                 released = self._answers.read()
+            self._gave_back.set()
             if b"true" not in released:
                 _LOG.warning("%s: device.lease.release failed; the next sweep with these artifacts tries again", name)
 
-        self._watch = threading.Thread(target=wait, daemon=True, name=f"janitor of {name}")
-        self._watch.start()
+        threading.Thread(target=wait, daemon=True, name=f"janitor of {name}").start()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the janitor, which was told to give its device back, has ended."""
-        self._watch.join(timeout_s)
+        """Wait until the janitor, which was told to give its device back, has done so or cannot."""
+        self._gave_back.wait(timeout_s)
 
     def dismiss(self) -> None:
         with suppress(OSError):

@@ -145,8 +145,13 @@ def test_what_watches_a_command_ends_with_it_although_the_shell_that_waits_for_b
     def kill_shell() -> None:
         shell = psutil.Process(int((fragile.here / "pid").read_text())).parent()
         assert shell is not None
-        watch = eventually(lambda: [child for child in shell.children() if "kill -KILL" in command_of(child.pid)], 20)
-        watching.extend([*watch, *(child for process in watch for child in process.children(recursive=True))])
+
+        def watches() -> list[psutil.Process]:
+            """Return the watch of the channel, of the deadline and, with a fence, of the lock, when all have begun."""
+            found = [child for child in shell.children(recursive=True) if "kill -KILL" in command_of(child.pid)]
+            return found if len(found) >= 2 + fenced else []
+
+        watching.extend(eventually(watches, 20))
         shell.kill()
         fragile.break_off()
 

@@ -15,13 +15,12 @@ import torch
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.arithmetic import Arithmetic
 from qnnsweep.tasks.records import Design, MergedPair, Operator, Quantization, SharedBias
-from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, index_of
+from qnnsweep.tasks.toolchain.reference.graph import WITH_WEIGHT, ReferenceGraph, index_of
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
 if TYPE_CHECKING:  # a simulation needs no ExecuTorch
     from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 
-_WITH_BIAS = ("aten.convolution.default", "aten.linear.default")
 _BIAS = 2  # the position of a bias among the arguments of such a call
 _SAME_SCALE = 1e-3
 
@@ -126,7 +125,7 @@ def _shared_biases(
     grids = {index: operators[index].quantization for index in range(len(graph.calls))}
     grids |= {-1 - number: qparams for number, qparams in enumerate(input_qparams)}
     for call in graph.calls:
-        if call.target not in _WITH_BIAS or len(call.arguments) <= _BIAS:
+        if call.target not in WITH_WEIGHT or len(call.arguments) <= _BIAS:
             continue
         read, weight, bias = (index_of(argument) for argument in call.arguments[: _BIAS + 1])
         grid = None if read is None else grids[read]

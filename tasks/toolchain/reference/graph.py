@@ -26,7 +26,7 @@ from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.nodes import GETITEM, target_name
 from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS, dtype_name, put_tensors, read_tensors
 
-_WITH_WEIGHT = ("aten.convolution.default", "aten.linear.default")
+WITH_WEIGHT = ("aten.convolution.default", "aten.linear.default")
 Value = Any
 """The value of a call: a tensor, or a tuple of tensors, whose elements getitem calls return."""
 
@@ -145,7 +145,7 @@ class ReferenceGraph:
     def _weights(self) -> Iterator[str]:
         """Yield the names of the constants that convolutions and linear layers read as weights."""
         for call in self.calls:
-            index = index_of(call.arguments[1]) if call.target in _WITH_WEIGHT else None
+            index = index_of(call.arguments[1]) if call.target in WITH_WEIGHT else None
             while index is not None and index >= 0 and not self.dequantizes(index):
                 index = self.sources[index][0] if len(self.sources[index]) == 1 else None
             if index is not None and index >= 0 and "constant" in self.calls[index].arguments[0]:
