@@ -24,7 +24,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,6 +121,11 @@ def measure(overrides: list[str], growth: float, compilations: int, calibration:
         rows.append(row | {"seconds": row["seconds"] + seconds, "size_ratio": row["size_bytes"] / size})
         print(rows[-1], file=sys.stderr)
 
+    def add_order(choice: str, order: Sequence[Layer], seconds: float) -> None:
+        *larger, (result, chosen) = until_it_fits(plan, resources, scheme, order, size, most)
+        seconds += sum(seconds_of(cell) for cell, _ in larger)
+        add(choice, result, [layer.module_path or layer.node for layer in chosen], seconds, 1 + len(larger))
+
     add("before", before)
     started = time.perf_counter()
     repaired, programs = repair(overrides, most // KIB, compilations)
@@ -130,11 +135,8 @@ def measure(overrides: list[str], growth: float, compilations: int, calibration:
     classifier = bool(cell.request.model.classifier)
     orders = resources.workers.call("rankings", repair_rankings.rankings, *given, classifier).value
     for choice, order in orders.items():
-        result, chosen = largest_that_fits(plan, resources, scheme, [layers[node] for node in order.nodes], size, most)
-        add(choice, result, [layer.module_path or layer.node for layer in chosen], order.seconds)
-    shuffled = [layers[str(node)] for node in np.random.default_rng(SEED).permutation(sorted(layers))]
-    result, chosen = largest_that_fits(plan, resources, scheme, shuffled, size, most)
-    add("random", result, [layer.module_path or layer.node for layer in chosen])
+        add_order(choice, [layers[node] for node in order.nodes], order.seconds)
+    add_order("random", [layers[str(node)] for node in np.random.default_rng(SEED).permutation(sorted(layers))], 0.0)
     more = load([*overrides, f"model.calibration.count={calibration}"], config_dirs=[FOLDER])
     add("samples", measured(more, prepare(more), replace(scheme, calibration_samples=calibration), dump=False))
     wide = [word for word in overrides if not word.startswith("scheme=")]
@@ -154,15 +156,19 @@ def repair(overrides: Sequence[str], size_kib: int, compilations: int) -> tuple[
     return cell, result.search.steps[-1].compilations
 
 
-def largest_that_fits(
+def until_it_fits(
     plan: Plan, resources: Resources, scheme: SchemeConfig, order: Sequence[Layer], size: int, most: int
-) -> tuple[CellResult, Sequence[Layer]]:
-    """Return the cell with the first layers of an order that have space, and these layers."""
+) -> Iterator[tuple[CellResult, Sequence[Layer]]]:
+    """Yield the cell with the first layers of an order that have space, and these layers; then with half of them.
+
+    The last of these cells, and no other, is small enough.
+    """
     chosen = first_that_fit(order, most - size)
     while True:
         result = measured(plan, resources, raised(scheme, chosen), dump=False)
+        yield result, chosen
         if size_of(result) <= most or not chosen:
-            return result, chosen
+            return
         chosen = chosen[: len(chosen) // 2]
 
 
