@@ -3,9 +3,10 @@
     python benchmarks/repair_optimum.py                          three networks with six layers, 50 seeds each
     python benchmarks/repair_optimum.py chain --seeds 4 --json
 
-Every network is repaired with `target.effective_bits`. Then every choice of 4 or 8 bits for each of its weights is
-tried that has at most as many bits, with all other settings of the repaired scheme. The mean SNR of the rung `designed`
-over the samples of the search judges them all, the repaired scheme too. A repair is right if none has 0.5 dB more.
+Every network is repaired with `target.effective_bits`. Then every choice of 4, 8 or 16 bits for each of its weights is
+computed that has at most as many bits, with all other settings of the repaired scheme. The mean SNR of the rung
+`designed` over the samples of the search judges them all, the repaired scheme too. A repair is right if none has 0.5 dB
+more. `repair_choices` computes the choices. The best one and the repaired one are quantized as well, with equal noise.
 
 - `networks`: the number of repaired networks
 - `right`: the part of these for which the repair is right
@@ -16,13 +17,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from cells import MODELS
@@ -31,10 +33,11 @@ from qnnsweep.flows.server.settings import configure_prefect
 
 if TYPE_CHECKING:
     from qnnsweep.conf.schemes import SchemeConfig
-    from qnnsweep.tasks.records import LoweredMethod
+    from qnnsweep.tasks.repair.schemes import Settings
+    from qnnsweep.tasks.results.outcome import CellResult
 
 _CLOSE_DB = 0.5
-_BITS = (4, 8)
+_BITS = (4, 8, 16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,17 +47,19 @@ class Compared:
     network: str
     seed: int
     effective_bits: float
-    repaired: str
+    repaired: tuple[int, ...]
     """The bits of the weights, in the order of the layers."""
     repaired_db: float
-    best: str
+    best: tuple[int, ...]
     best_db: float
     choices: int
     compilations: int
 
 
 def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
-    """Repair a network, and try all choices."""
+    """Repair a network, and compute all choices."""
+    import repair_choices
+
     from qnnsweep.conf.load import load
     from qnnsweep.conf.repair_plan import planned
     from qnnsweep.flows.cells.resources import prepare
@@ -76,48 +81,69 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
     assert cell.lowered is not None, result.search.reason
     (method,) = cell.lowered.methods
     resources = prepare(load(words, config_dirs=[Path(MODELS)]))
-    workers, store, soc = resources.workers, resources.store, cell.request.soc
+    workers, store, kind = resources.workers, resources.store, cell.request.backend.kind
+    count = len(result.search.samples)
+    layers = [method.operators[weight.readers[0]].name for weight in method.weights]
+    elements = [weight.elements for weight in method.weights]
+    now = tuple(int(weight.element_bits) for weight in method.weights)
 
-    def designed_db(scheme: SchemeConfig) -> float:
-        given = [method], None, step.scheme, scheme, "qnn", soc, 0.0, store  # 0.0: nothing is compiled
-        noise, refused = workers.call("cure", entrypoints.try_scheme, *given).value
+    def chosen(choice: Sequence[int]) -> SchemeConfig:
+        return with_bits(cell, step.scheme, dict(zip(layers, choice, strict=True)))
+
+    def by_quantizer(choice: Sequence[int]) -> float:
+        """Return the noise of a choice that the quantizer makes itself."""
+        given = [method], None, step.scheme, chosen(choice), kind, cell.request.soc, 0.0, store
+        noise, refused = workers.call("cure", entrypoints.try_scheme, *given).value  # 0.0: nothing is compiled
         assert refused is None, refused
-        return decibels(sum(noise[: len(result.search.samples)]) / len(result.search.samples))
+        return fmean(noise[:count])
 
-    choices = dict(_choices(method, step.scheme, bits))
-    with ThreadPoolExecutor(2) as pool:
-        reached = dict(zip(choices, pool.map(designed_db, choices.values()), strict=True))
-    best = max(reached, key=lambda choice: reached[choice])
-    now = " ".join(f"{weight.element_bits:g}" for weight in method.weights)
+    choices = [
+        choice
+        for choice in product(_BITS, repeat=len(layers))
+        if sum(map(int.__mul__, choice, elements)) <= bits * sum(elements)
+    ]
+    assert now in choices, f"{now}: more bits than the target has"
+    schemes = [chosen([number] * len(layers)) for number in _BITS]
+    numbers = [tuple(map(_BITS.index, choice)) for choice in choices]
+    given = method, schemes, kind, layers, numbers, count, store
+    of_samples = workers.call("choices", repair_choices.noise_of_choices, *given).value
+    noise = dict(zip(choices, map(fmean, of_samples), strict=True))
+    best = min(noise, key=lambda choice: noise[choice])
+    for choice in {now, best}:
+        assert math.isclose(by_quantizer(choice), noise[choice], rel_tol=1e-6), "another program than the quantizer's"
     return Compared(
         network=network,
         seed=seed,
         effective_bits=effective_bits(cell.lowered) or 0.0,
         repaired=now,
-        repaired_db=designed_db(step.scheme),
+        repaired_db=decibels(noise[now]),
         best=best,
-        best_db=reached[best],
+        best_db=decibels(noise[best]),
         choices=len(choices),
         compilations=result.search.steps[-1].compilations,
     )
 
 
-def _choices(method: LoweredMethod, scheme: SchemeConfig, most: float) -> Iterator[tuple[str, SchemeConfig]]:
-    """Yield the schemes with at most so many bits per weight, by these bits."""
-    from qnnsweep.tasks.repair.schemes import Selector, setting, with_settings
+def with_bits(cell: CellResult, scheme: SchemeConfig, bits: Mapping[str, int]) -> SchemeConfig:
+    """Return the scheme of a cell with other bits for the weights of some operators, and what a repair adds to them."""
+    from qnnsweep.tasks.repair.allocation import dtype_of
+    from qnnsweep.tasks.repair.facts import operator_facts
+    from qnnsweep.tasks.repair.families import weight_settings
+    from qnnsweep.tasks.repair.schemes import Selector, with_settings
 
-    nodes = [method.operators[weight.readers[0]].source_nodes[-1] for weight in method.weights]
-    elements = [weight.elements for weight in method.weights]
-    for bits in product(_BITS, repeat=len(nodes)):
-        if sum(map(int.__mul__, bits, elements)) <= most * sum(elements):
-            changes = {}
-            for node, of_weight in zip(nodes, bits, strict=True):
-                now = setting(scheme, Selector(node), "quant_dtype") or scheme.quant_dtype or ""
-                dtype = f"{now.partition('a')[0]}a{of_weight}w"
-                floor = {"least_weight_scale": None, "fit_weights": None} if now.endswith("16w") else {}
-                new = {"quant_dtype": None if dtype == scheme.quant_dtype else dtype, "block_size": None}
-                changes[Selector(node)] = new | floor
-            yield " ".join(map(str, bits)), with_settings(scheme, changes)
+    assert cell.comparison is not None
+    assert cell.lowered is not None
+    changes: dict[Selector, Settings] = {}
+    for name, operator in operator_facts(cell.comparison, cell.lowered).items():
+        dtype = dtype_of(operator.operator, scheme) if name in bits else None
+        if dtype is not None and dtype[1] != bits[name]:
+            assert operator.selector is not None
+            changes[operator.selector] = weight_settings(operator, scheme, f"{dtype[0]}a{bits[name]}w")
+    return with_settings(scheme, changes)
+
+
+def _words(bits: Sequence[int]) -> str:
+    return " ".join(map(str, bits))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,13 +162,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     rows: list[Compared] = []
     with tempfile.TemporaryDirectory() as temporary:
-        for network, seed in product(options.networks, range(options.seeds)):
+        for seed, network in product(range(options.seeds), options.networks):
             run = flow(name="optimum benchmark", validate_parameters=False)(compared)
             row = run(network, seed, options.bits, options.artifacts or temporary)
             rows.append(row)
             print(
-                f"{network} {seed}: {row.repaired} ({row.effective_bits:.2f} bits) {row.repaired_db:.2f} dB, "
-                f"the best of {row.choices} is {row.best} with {row.best_db:.2f} dB; {row.compilations} compilations",
+                f"{network} {seed}: {_words(row.repaired)} ({row.effective_bits:.2f} bits) {row.repaired_db:.2f} dB, "
+                f"the best of {row.choices} is {_words(row.best)} with "
+                f"{row.best_db:.2f} dB; {row.compilations} compilations",
                 flush=True,
             )
     losses = [max(row.best_db - row.repaired_db, 0.0) for row in rows]

@@ -27,6 +27,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Interpreter, Node
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 from torch.utils._pytree import tree_leaves
@@ -189,10 +190,16 @@ class _Run(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)
-        if n.name in self._watched:
+        if n.name in self._watched and value.is_floating_point():
             value = value if value.requires_grad else value.detach().requires_grad_()
             value.retain_grad()
         return value
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute a function. One that would change its operand changes a copy."""
+        if isinstance(target, OpOverload) and target._schema.is_mutable:
+            args = (args[0].clone(), *args[1:])
+        return super().call_function(target, args, kwargs)
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         observer: Any = self._prepared.get_submodule(str(target))

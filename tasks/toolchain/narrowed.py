@@ -5,8 +5,8 @@ another way. The sum of the noise of single changes is not the noise of all chan
 integer program minimizes, only says where the search begins. It then runs the choices with the smallest sums, and
 exchanges bits between weights as long as this helps.
 
-A weight becomes coarser only if there is no room for its bits. On few samples, the errors of two coarse weights can
-cancel by chance, and they do not on others.
+The errors of two coarse weights can cancel, on few samples by chance, and then not on others. So a weight that becomes
+coarser although there is room for its bits must gain more than chance usually does.
 """
 
 import math
@@ -35,6 +35,7 @@ _LEAST_RUNS, _MOST_RUNS = 64, 1024
 _MOST_WORK = 200_000_000  # elements of all runs, which take about as long as the elements are many
 _MOST_LISTED = 100_000  # choices
 _LEAST_GAIN = 0.998  # times the noise: 0.01 dB
+_CHANCE = 10**0.03  # times the noise, 0.3 dB: less than this, a weight does not gain by being coarser than it need be
 _AXIS = 3  # the position of the axis among the arguments of a call that dequantizes with one scale per channel
 _Bits = tuple[int, ...]
 
@@ -94,17 +95,17 @@ class _Search:
         self._of(self._filled(cheapest))
         most_runs = len(self._reached) + self._most_runs
         if math.prod(len(choices.element_bits) for choices in self._weights) <= _MOST_LISTED:
-            listed = filter(self._is_full, product(*(choices.element_bits for choices in self._weights)))
+            listed = filter(self._fits, product(*(choices.element_bits for choices in self._weights)))
             for bits in sorted(listed, key=self._expected)[: self._most_runs // 2]:
                 self._of(bits)
-        best = min(filter(self._is_full, self._reached), key=self._of)
+        best = min(filter(self._fits, self._reached), key=self._judged)
         is_better = True
         while is_better:
             is_better = False
             for near in sorted(self._near(best), key=self._expected):
                 if len(self._reached) >= most_runs:
                     return best
-                if self._of(near) < _LEAST_GAIN * self._of(best):
+                if self._judged(near) < _LEAST_GAIN * self._judged(best):
                     best, is_better = near, True
                     break
         return best
@@ -117,9 +118,9 @@ class _Search:
     def _fits(self, bits: _Bits) -> bool:
         return self._room(bits) >= 0
 
-    def _is_full(self, bits: _Bits) -> bool:
-        """Return whether the bits are not too many, and no weight is coarser than it need be."""
-        return self._fits(bits) and next(self._finer(bits), None) is None
+    def _judged(self, bits: _Bits) -> float:
+        """Return the noise, and more of it if a weight is coarser than it need be."""
+        return self._of(bits) * (1 if next(self._finer(bits), None) is None else _CHANCE)
 
     def _filled(self, bits: _Bits) -> _Bits:
         """Return the bits after the coarser weights were made finer, as far as there is room."""
@@ -137,13 +138,14 @@ class _Search:
                     yield (*bits[:place], new, *bits[place + 1 :])
 
     def _near(self, bits: _Bits) -> Iterator[_Bits]:
-        """Yield the bits that differ at one or two weights, filled, and that are not too many."""
+        """Yield the bits that fit and differ at one or two weights, and the same without weights that are coarser."""
         for places in (*combinations(range(len(bits)), 1), *combinations(range(len(bits)), 2)):
             for changed in product(*(self._weights[place].element_bits for place in places)):
                 near = list(bits)
                 for place, new in zip(places, changed, strict=True):
                     near[place] = new
                 if sum(map(ne, near, bits)) == len(places) and self._fits(tuple(near)):
+                    yield tuple(near)
                     yield self._filled(tuple(near))
 
     def _expected(self, bits: _Bits) -> float:
