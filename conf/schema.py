@@ -29,7 +29,7 @@ from qnnsweep.conf.devices import DeviceConfig, FarmConfig
 from qnnsweep.conf.models import ModelConfig
 from qnnsweep.conf.names import ENDS_TO_FAIL_ON, MASKED_NAMES, METRICS, OPERATOR_REFERENCES, SHIPPED_BACKENDS
 from qnnsweep.conf.repair import BudgetConfig, CertificateConfig, TargetConfig
-from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.conf.schemes import ChangeConfig, Precision, SchemeConfig
 from qnnsweep.conf.tolerances import ToleranceConfig
 from qnnsweep.conf.toolchains import ToolchainConfig
 
@@ -257,6 +257,9 @@ class Request:
     searched_samples: Count | None = field(default=None, metadata={"is_key": False})
     """Of a repair: the number of evaluation samples, the first ones, that the search uses. This field is not a
     configuration key."""
+    measured_changes: list[ChangeConfig] = field(default_factory=list[ChangeConfig], metadata={"is_key": False})
+    """Of a repair: the changes that were measured already, so that others are tried. This field is not a configuration
+    key."""
     samples: str | None = None
     """The place of the model's samples: a folder of images, a file .npy, .npz, .safetensors or .txt, a function
     `FILE.py:FUNCTION`, or `photographs`; see docs/models.md. With null, the samples are those of the model's

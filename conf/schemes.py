@@ -107,3 +107,19 @@ class SchemeConfig:
     """For block quantization: maps an operator type (`conv2d`, `linear`) to the block's shape."""
     overrides: list[SchemeOverride] = field(default_factory=list[SchemeOverride])
     """The operators that are quantized in another way; see docs/schemes.md."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ChangeConfig:
+    """A change that a search has measured."""
+
+    cause: str
+    """The cause of the error that it is for."""
+    change: str
+    """What it does, such as `16-bit activations`."""
+    operators: list[str]
+    """The names of the operators."""
+    scheme: SchemeConfig
+    """The whole scheme with the change."""
+    has_failed: bool
+    """Whether it did not help, so that the same is not done at one of its operators again."""

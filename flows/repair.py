@@ -11,7 +11,6 @@ from pathlib import Path
 
 from qnnsweep.conf.impossible import impossible_reason
 from qnnsweep.conf.plan import Plan, PlannedCell
-from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.repair_plan import planned
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.flows.cells.graph import ProgressCallback
@@ -23,7 +22,7 @@ from qnnsweep.tasks.records.repair_rows import CertificateRow
 from qnnsweep.tasks.records.tables import by_columns
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.results.repair_rows import cells_of, certificate_rows, repair_rows
-from qnnsweep.tasks.results.repair_search import Search, Step
+from qnnsweep.tasks.results.repair_search import Aim, Search, Step
 from qnnsweep.tasks.results.unseen import unseen_samples
 from qnnsweep.tasks.storage.store import Store
 
@@ -70,17 +69,24 @@ def repair(overrides: list[str], config_dirs: list[str] | None = None) -> Repair
     return run_repair(planned(overrides, folders), command(overrides, folders, verb="repair"))
 
 
-def measured(session: Session, scheme: SchemeConfig, aim: TargetConfig | None = None) -> Sequence[CellResult]:
+def measured(session: Session, scheme: SchemeConfig, aim: Aim | None = None) -> Sequence[CellResult]:
     """Run a scheme for every SoC of the session's plan. If it is impossible on an SoC, it is compiled for none.
 
-    `aim`: the target for which changes of the scheme are tried on the host, too; None to try none.
+    `aim`: what changes of the scheme are tried on the host for; None to try none.
 
     Raises the error of a cell whose cause is not in the cell, because the scheme is not to blame for it.
     """
     first = session.plan.cells[0].request
-    count, target = (0, first.target) if aim is None else (first.measure.cures, aim)
+    count = 0 if aim is None else first.measure.cures
+    aim = aim or Aim(target=first.target, measured=())
     requests = [
-        replace(cell.request, scheme=scheme, target=target, measure=replace(cell.request.measure, cures=count))
+        replace(
+            cell.request,
+            scheme=scheme,
+            target=aim.target,
+            measured_changes=[*aim.measured],
+            measure=replace(cell.request.measure, cures=count),
+        )
         for cell in session.plan.cells
     ]
     cells = [PlannedCell(request=request, impossible=impossible_reason(request)) for request in requests]

@@ -1,7 +1,7 @@
 """The stage cure: LoweredProgram + Comparison + scheme -> Cures, the changes of the scheme that were tried."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from qnnsweep.conf.impossible import excluded_scheme
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schema import SocConfig
-from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.conf.schemes import ChangeConfig, Precision, SchemeConfig
 from qnnsweep.tasks.errors import RequestError, ToolchainError
 from qnnsweep.tasks.records import Allocation, Comparison, Cures, LoweredProgram, Trial
 from qnnsweep.tasks.repair.allocation import choices_of, most_bits_of, most_weight_bits
@@ -33,15 +33,17 @@ def cure(
     soc: SocConfig | None,
     count: int,
     target: TargetConfig,
+    measured: Sequence[ChangeConfig] = (),
     *,
     store: Store,
     workers: WorkerPool,
 ) -> Cures:
     """Try changes of the scheme on all samples of the cell, without a device, until one helps.
 
-    `count`: how many changes are tried at most. `target`: its limits of the size count. A float scheme has none, and a
-    model with several methods or with states only in a repair: its trials are long. A change that the quantizer, the
-    host or the compiler refuses is a trial with the reason.
+    `count`: how many changes are tried at most. `target`: its limits of the size count. `measured`: changes that
+    are not tried, nor the like of those that failed. A float scheme has no changes, and a model with several methods or
+    with states has some only in a repair: its trials are long. A change that the quantizer, the host or the compiler
+    refuses is a trial with the reason.
     """
     if not count or (_is_long(lowered) and target == TargetConfig()):
         return Cures(trials=())
@@ -64,7 +66,9 @@ def cure(
         return [
             candidate
             for candidate in candidates(comparison, lowered, scheme, target, allocations)
-            if excluded_scheme(kind, soc, candidate.scheme) is None and candidate.key not in trials
+            if excluded_scheme(kind, soc, candidate.scheme) is None
+            and candidate.key not in trials
+            and not any(map(candidate.is_known, measured))
         ]
 
     before: tuple[float, ...] = ()
@@ -139,11 +143,16 @@ def _key_inputs(
     soc: SocConfig | None,
     count: int,
     target: TargetConfig,
+    measured: Sequence[ChangeConfig] = (),
 ) -> object:
     """Return what the result depends on. The name of the scheme has no effect, and a float scheme has no changes."""
     limits = target.size_kib, target.effective_bits, _is_long(lowered) and target != TargetConfig()
-    changes = (replace(scheme, name=""), kind, soc, count, limits) if scheme.precision is Precision.quantized else ()
+    changes = (
+        (replace(scheme, name=""), kind, soc, count, limits, tuple(measured))
+        if scheme.precision is Precision.quantized
+        else ()
+    )
     return lowered, comparison, changes
 
 
-cure_task = stage(cure, version=12, key_inputs=_key_inputs)
+cure_task = stage(cure, version=13, key_inputs=_key_inputs)

@@ -158,7 +158,14 @@ class Graph:
             step=partial(self._measure_step, work_label("measure", request)),
         )
         comparison = self._submit(compare_task, request, lowered, capture, comparison_options(request), workers=workers)
-        changes = request.scheme, request.backend.kind, soc, request.most_cures, request.target
+        changes = (
+            request.scheme,
+            request.backend.kind,
+            soc,
+            request.most_cures,
+            request.target,
+            request.measured_changes,
+        )
         cures = self._submit(cure_task, request, lowered, comparison, *changes, workers=workers)
         return {"bundle": bundle, "capture": capture, "comparison": comparison, "cures": cures}
 

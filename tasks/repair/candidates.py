@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from qnnsweep.conf.repair import TargetConfig
-from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.conf.schemes import ChangeConfig, Precision, SchemeConfig
 from qnnsweep.tasks.numerics.reported import reported_budget, reported_worst_operator
 from qnnsweep.tasks.records import Allocation, Comparison, ErrorShare, LoweredProgram
 from qnnsweep.tasks.records.vocabulary import Cause
@@ -64,6 +64,14 @@ class Candidate:
     def key(self) -> tuple[str, str, tuple[str, ...]]:
         """What distinguishes the candidate from others. It does not depend on the changes before it."""
         return self.cause, self.change, tuple(sorted(self.operators))
+
+    def is_known(self, other: ChangeConfig) -> bool:
+        """Return whether another change has the same scheme, or failed with the same at one of the operators."""
+        if self.scheme == other.scheme:
+            return True
+        if not other.has_failed or (self.cause, self.change) != (other.cause, other.change):
+            return False
+        return sorted(self.operators) == sorted(other.operators) or not set(self.operators).isdisjoint(other.operators)
 
 
 def candidates(

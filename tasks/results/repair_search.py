@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from qnnsweep.conf.repair import BudgetConfig, TargetConfig
-from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.conf.schemes import ChangeConfig, SchemeConfig
 from qnnsweep.conf.units import KIB
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import Cure, cures
@@ -35,11 +35,21 @@ from qnnsweep.tasks.results.repair import (
 LEAST_GAIN_DB = 0.1
 _REACHED = "the target is reached"
 
-Measure = Callable[[SchemeConfig, TargetConfig | None], Sequence[CellResult]]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Aim:
+    """What changes of a scheme are tried on the host for."""
+
+    target: TargetConfig
+    measured: Sequence[ChangeConfig]
+    """The changes that are not tried, because they were measured."""
+
+
+Measure = Callable[[SchemeConfig, Aim | None], Sequence[CellResult]]
 """Returns the cells of a scheme, one per SoC: compiled, executed and compared, or with a reason why not.
 
-Called with a target for a scheme that was measured, it returns the same cells with the changes that were tried on the
-host for this target.
+Called with an aim for a scheme that was measured, it returns the same cells with the changes that were tried on the
+host for it.
 """
 
 
@@ -132,11 +142,21 @@ class Search:
 
     def _is_new(self, candidate: Candidate) -> bool:
         """Return whether the scheme was not tried, and no change of this kind failed at one of the operators."""
-        return all(
-            step.scheme != candidate.scheme
-            and (step.accepted or step.excess_kib or not _is_alike(candidate, step.candidate))
+        return not any(map(candidate.is_known, self._measured))
+
+    @property
+    def _measured(self) -> list[ChangeConfig]:
+        """The changes of all steps. One that made the program too large can help with fewer bits: it has not failed."""
+        return [
+            ChangeConfig(
+                cause=step.candidate.cause if step.candidate else "",
+                change=step.candidate.change if step.candidate else "",
+                operators=[*step.candidate.operators] if step.candidate else [],
+                scheme=step.scheme,
+                has_failed=not step.accepted and not step.excess_kib,
+            )
             for step in self.steps
-        )
+        ]
 
     @property
     def _aim(self) -> TargetConfig:
@@ -180,13 +200,14 @@ class Search:
         measured = _complete(step)
         worst = min(range(len(measured)), key=lambda number: statistic(measured[number].noise))
         aim = self._aim
-        cell = of_samples(measure(step.scheme, aim)[worst], self.samples)
+        tried = measure(step.scheme, Aim(target=aim, measured=self._measured))
+        cell = of_samples(tried[worst], self.samples)
         assert cell.comparison is not None, "it was measured"
         assert cell.lowered is not None, "it was measured"
         most = math.inf
         if self.budget.size_ratio is not None:
             most = self.budget.size_ratio * _complete(self.steps[0])[worst].size_bytes - measured[worst].size_bytes
-        tried = (
+        found = (
             ()
             if cell.cures is None
             else cures(
@@ -198,8 +219,8 @@ class Search:
                 is_measured=True,
             )
         )
-        needed = [cure for cure in tried if cure.candidate.is_needed]
-        return needed or [cure for cure in tried if cure.predicted_db >= LEAST_GAIN_DB]
+        needed = [cure for cure in found if cure.candidate.is_needed]
+        return needed or [cure for cure in found if cure.predicted_db >= LEAST_GAIN_DB]
 
     def _step(self, scheme: SchemeConfig, cure: Cure | None, complete: Sequence[CellResult]) -> Step:
         cells = [of_samples(cell, self.samples) for cell in complete]
@@ -289,13 +310,6 @@ class Search:
     def _add(self, step: Step, on_step: Callable[[Step], None]) -> None:
         self.steps.append(step)
         on_step(step)
-
-
-def _is_alike(candidate: Candidate, other: Candidate | None) -> bool:
-    """Return whether a change does the same at one of the operators of another change."""
-    if other is None or (candidate.cause, candidate.change) != (other.cause, other.change):
-        return False
-    return candidate.key == other.key or not set(candidate.operators).isdisjoint(other.operators)
 
 
 def _weight_bytes(cell: CellResult) -> float:

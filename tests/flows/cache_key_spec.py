@@ -13,7 +13,7 @@ from qnnsweep.conf.devices import DeviceConfig, RunnerKind
 from qnnsweep.conf.models import MethodConfig, StateConfig
 from qnnsweep.conf.names import STAGES
 from qnnsweep.conf.schema import FloorConfig, PerformanceMode, Reuse
-from qnnsweep.conf.schemes import OverridePrecision, Precision
+from qnnsweep.conf.schemes import ChangeConfig, OverridePrecision, Precision, SchemeConfig
 from qnnsweep.conf.tolerances import OperatorTolerance
 from qnnsweep.tasks.records import Toolchain
 
@@ -58,6 +58,9 @@ _SWEEP = "how a sweep runs, not its results"
 _NIGHTS = "applied to the finished rows"
 _REPAIR = "the target and the limits of a repair, whose cells have their own keys"
 _SOURCES = "the data sources of the model, which follow from it, are in the key"
+_MEASURED = ChangeConfig(
+    cause="weights", change="16-bit weights", operators=["linear"], scheme=SchemeConfig(name="8a8w"), has_failed=True
+)
 
 REQUEST = (
     same("model.name", "another", NONE, _LABEL),
@@ -219,6 +222,7 @@ REQUEST = (
     same("budget.cycles_ratio", 1.25, NONE, _REPAIR),
     same("budget.spill_bytes", 0, NONE, _REPAIR),
     same("certificate.samples", 2, NONE, _REPAIR),
+    differs("measured_changes", [_MEASURED], CURE, NONE, "neither they nor the like are tried again"),
     same("searched_samples", 2, LOWER_ON, "the samples to capture are chosen among these"),
     same("samples", "photographs", NONE, _SOURCES),
     same("calibration", "photographs", NONE, _SOURCES),

@@ -259,7 +259,7 @@ def leaf_fields(kind: type[Any], prefix: str = "") -> Iterator[str]:
     """Yield the path of every leaf of a configuration class, through its lists and mappings."""
     for name, hint in get_type_hints(kind).items():
         classes = [member for member in (hint, *get_args(hint)) if is_dataclass(member)]
-        if classes and name != "pool":  # the devices that the names of the farm stand for
+        if classes and name not in ("pool", "measured_changes"):  # what the command line does not set
             yield from leaf_fields(classes[0], f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"

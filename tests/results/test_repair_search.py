@@ -13,7 +13,7 @@ from qnnsweep.tasks.records import Allocation, Cures, Trial, Weight, WeightBits
 from qnnsweep.tasks.repair.candidates import candidates
 from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.repair import measurement, shortfalls
-from qnnsweep.tasks.results.repair_search import Search, Step
+from qnnsweep.tasks.results.repair_search import Aim, Search, Step
 from tests.repair.sample_cells import ADD, CONVOLUTION, cell, operator, scheme
 from tests.sample_records import COMPARISON, EXPORTED, blob, passed_cell, with_method
 
@@ -42,30 +42,30 @@ class Cells:
         self._snr_db: Mapping[str, float] = {text(tried): reached for tried, reached in snr_db}
         self._sizes: Mapping[str, int] = {text(tried): size for tried, size in sizes}
         self.asked: list[SchemeConfig] = []
-        self.aims: list[TargetConfig] = []
+        self.aims: list[Aim] = []
 
-    def measure(self, tried: SchemeConfig, aim: TargetConfig | None) -> list[CellResult]:
+    def measure(self, tried: SchemeConfig, aim: Aim | None) -> list[CellResult]:
         cells = [self._cell(tried, soc) for soc in self._socs]
         if aim is None:
             self.asked.append(tried)
             return cells
         self.aims.append(aim)
-        return [replace(cell, cures=self._trials(cell)) for cell in cells]
+        return [replace(cell, cures=self._trials(cell, aim)) for cell in cells]
 
-    def _trials(self, cell: CellResult) -> Cures:
-        """Return the trials of all candidates: each halves the noise of the only sample of the search."""
+    def _trials(self, cell: CellResult, aim: Aim) -> Cures:
+        """Return the trial of the first candidate, which halves the noise of the only sample of the search."""
         assert cell.comparison is not None
         assert cell.lowered is not None
         is_coarse = any(row.element_bits == 4.0 for row in cell.lowered.methods[0].weights)
         best = WeightBits(operator="conv", element_bits=4)
         allocations = () if is_coarse or self._target is None else (Allocation(change="other bits", bits=(best,)),)
-        offered = candidates(cell.comparison, cell.lowered, cell.request.scheme, self._target, allocations)
+        offered = candidates(cell.comparison, cell.lowered, cell.request.scheme, aim.target, allocations)
         designed = [row for row in cell.comparison.outputs if row.rung == "designed" and row.sample == 0]
         noise = tuple(0.5 * 10 ** (-(row.gap.snr_db or 0.0) / 10) for row in designed)
         return Cures(
             trials=tuple(
                 Trial(cause=new.cause, change=new.change, operators=new.operators, noise=noise, refused=None)
-                for new in offered
+                for new in [new for new in offered if not any(map(new.is_known, aim.measured))][:1]
             ),
             allocations=allocations,
         )
@@ -319,7 +319,7 @@ def test_after_a_program_that_is_larger_than_predicted_changes_are_tried_for_a_s
     _, steps = searched(cells, target)
     excess = next(number for number, step in enumerate(steps) if step.scheme == FINER_WEIGHTS)
     assert [step.excess_kib for step in steps[: excess + 1]] == [0] * excess + [49]  # of 98 KiB, 49 are weights
-    assert [aim.size_kib for aim in cells.aims] == [1050] * excess + [1001] * (len(cells.aims) - excess)
+    assert [aim.target.size_kib for aim in cells.aims] == [1050] * excess + [1001] * (len(cells.aims) - excess)
     assert len(cells.aims) > excess
 
 
