@@ -53,6 +53,7 @@ MODELS = {
 FOLDER = Path(__file__).parent / "repair_models"
 WIDER = {"8a8w": "16a8w", "16a8w": "16a16w"}
 """Per scheme, the one with more bits for the whole model."""
+WITH_WEIGHT = ("aten.convolution.default", "aten.linear.default")
 SEED = 0
 
 
@@ -189,7 +190,7 @@ def measured(plan: Plan, resources: Resources, scheme: SchemeConfig, *, dump: bo
 
 
 def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
-    """Return the layers whose weights can have 16 bits, by the names of their nodes."""
+    """Return the convolutions and linear layers whose weights can have 16 bits, by the names of their nodes."""
     from qnnsweep.tasks.repair.facts import operator_facts
     from qnnsweep.tasks.repair.families import FAMILIES, merged_settings
 
@@ -215,7 +216,7 @@ def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
             more_bytes=operator.weights,
         )
         for operator, offer in offers
-        if offer is not None and operator.selector is not None
+        if offer is not None and operator.selector is not None and operator.operator.target in WITH_WEIGHT
     }
 
 
