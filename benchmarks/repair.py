@@ -54,6 +54,7 @@ FOLDER = Path(__file__).parent / "repair_models"
 WIDER = {"8a8w": "16a8w", "16a8w": "16a16w"}
 """Per scheme, the one with more bits for the whole model."""
 WITH_WEIGHT = ("aten.convolution.default", "aten.linear.default")
+"""The operators whose weights the orders raise. Of others that read constants, ExecuTorch quantizes not all."""
 SEED = 0
 
 
@@ -162,7 +163,7 @@ def until_it_fits(
 ) -> Iterator[tuple[CellResult, Sequence[Layer]]]:
     """Yield the cell with the first layers of an order that have space, and these layers; then with half of them.
 
-    The last of these cells, and no other, is small enough.
+    The last of these cells, and no other, is small enough, or has no layer left.
     """
     chosen = first_that_fit(order, most - size)
     while True:

@@ -15,6 +15,7 @@ from qnnsweep.tasks.records import Allocation, Comparison, Cures, LoweredProgram
 from qnnsweep.tasks.repair.allocation import choices_of, most_bits_of, most_weight_bits
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Promise
+from qnnsweep.tasks.repair.prediction import statistic_of
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import entrypoints
@@ -40,10 +41,10 @@ def cure(
 ) -> Cures:
     """Try changes of the scheme on all samples of the cell, without a device, until one helps.
 
-    `count`: how many changes are tried at most. `target`: its limits of the size count. `measured`: changes that
-    are not tried, nor the like of those that failed. A float scheme has no changes, and a model with several methods or
-    with states has some only in a repair: its trials are long. A change that the quantizer, the host or the compiler
-    refuses is a trial with the reason.
+    `count`: how many changes are tried at most. `target`: its limits of the size count, and the number that a change
+    must raise. `measured`: changes that are not tried, nor the like of those that failed. A float scheme has no
+    changes, and a model with several methods or with states has some only in a repair: its trials are long. A change
+    that the quantizer, the host or the compiler refuses is a trial with the reason.
     """
     if not count or (_is_long(lowered) and target == TargetConfig()):
         return Cures(trials=())
@@ -65,10 +66,8 @@ def cure(
     def offered() -> list[Candidate]:
         return [
             candidate
-            for candidate in candidates(comparison, lowered, scheme, target, allocations)
-            if excluded_scheme(kind, soc, candidate.scheme) is None
-            and candidate.key not in trials
-            and not any(map(candidate.is_known, measured))
+            for candidate in candidates(comparison, lowered, scheme, target, allocations, measured)
+            if excluded_scheme(kind, soc, candidate.scheme) is None and candidate.key not in trials
         ]
 
     before: tuple[float, ...] = ()
@@ -77,7 +76,7 @@ def cure(
         if unchanged.refused is not None:  # no change can be judged
             return Cures(trials=(unchanged,))
         before = unchanged.noise
-    promise = Promise(comparison, lowered, before)
+    promise = Promise(comparison, lowered, before, statistic_of(target))
     most_noise = max(promise.design.values(), default=0.0) / 10 ** (_COMPILED_FROM_DB / 10)
 
     def helps(candidate: Candidate) -> bool:
@@ -146,13 +145,12 @@ def _key_inputs(
     measured: Sequence[ChangeConfig] = (),
 ) -> object:
     """Return what the result depends on. The name of the scheme has no effect, and a float scheme has no changes."""
-    limits = target.size_kib, target.effective_bits, _is_long(lowered) and target != TargetConfig()
-    changes = (
-        (replace(scheme, name=""), kind, soc, count, limits, tuple(measured))
-        if scheme.precision is Precision.quantized
-        else ()
-    )
-    return lowered, comparison, changes
+    if scheme.precision is not Precision.quantized:
+        return lowered, comparison, ()
+    is_asked = _is_long(lowered) and target != TargetConfig()
+    limits = target.size_kib, target.effective_bits, statistic_of(target).quantile, is_asked
+    known = [replace(change, scheme=replace(change.scheme, name="")) for change in measured]
+    return lowered, comparison, (replace(scheme, name=""), kind, soc, count, limits, known)
 
 
 cure_task = stage(cure, version=13, key_inputs=_key_inputs)

@@ -4,8 +4,8 @@ The sum of the noise of single changes is not the noise of all changes together.
 minimizes, only says where the search begins. It then computes the noise of the choices with the smallest sums, and
 exchanges bits between weights as long as this helps.
 
-The errors of two coarse weights can cancel, on few samples by chance, and then not on others. So a weight that becomes
-coarser although there is room for its bits must gain more than chance usually does.
+The errors of two coarse weights can cancel, on few samples by chance, and then not on others. So a choice in which a
+weight is coarser than it need be must gain more than chance usually does.
 """
 
 import math
@@ -22,14 +22,14 @@ Bits = tuple[int, ...]
 """The number of bits of an element of each weight."""
 _MOST_LISTED = 100_000  # choices
 _LEAST_GAIN = 0.998  # times the noise: 0.01 dB
-_CHANCE = 10**0.03  # times the noise, 0.3 dB: less than this, a weight does not gain by being coarser than it need be
+_CHANCE = 10**0.03  # times the noise, 0.3 dB: what a choice with weights coarser than they need be must gain
 
 
 class BitSearch:
     """The search for the bits of weights that have together at most `most_bits`, with the least noise.
 
-    `noise`: a function of the bits, in the order of `weights`. After the single changes, it is called `most_runs` times
-    at most.
+    `noise`: a function of the bits, in the order of `weights`. After the single changes and the beginning, it is called
+    `most_runs` times at most.
     """
 
     def __init__(
@@ -109,8 +109,7 @@ class BitSearch:
                 for place, new in zip(places, changed, strict=True):
                     near[place] = new
                 if sum(map(ne, near, bits)) == len(places) and self._fits(tuple(near)):
-                    yield tuple(near)
-                    yield self._filled(tuple(near))
+                    yield from {tuple(near), self._filled(tuple(near))}
 
     def _expected(self, bits: Bits) -> float:
         """Return the sum of the noise of single changes."""

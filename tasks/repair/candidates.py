@@ -65,8 +65,11 @@ class Candidate:
         """What distinguishes the candidate from others. It does not depend on the changes before it."""
         return self.cause, self.change, tuple(sorted(self.operators))
 
-    def is_known(self, other: ChangeConfig) -> bool:
-        """Return whether another change has the same scheme, or failed with the same at one of the operators."""
+    def is_ruled_out_by(self, other: ChangeConfig) -> bool:
+        """Return whether another change has the same scheme, or failed with the same at one of the operators.
+
+        A change of the whole model has no operators.
+        """
         if self.scheme == other.scheme:
             return True
         if not other.has_failed or (self.cause, self.change) != (other.cause, other.change):
@@ -80,6 +83,7 @@ def candidates(
     scheme: SchemeConfig,
     target: TargetConfig | None = None,
     allocations: Sequence[Allocation] = (),
+    measured: Sequence[ChangeConfig] = (),
     *,
     most_bytes: float = math.inf,
 ) -> list[Candidate]:
@@ -96,7 +100,8 @@ def candidates(
         return []
     worst = reported_worst_operator(comparison)
     named_first = None if worst is None else worst.row.operator.name
-    search = _Search(operator_facts(comparison, lowered), parts, scheme, lowered.program.size, named_first)
+    facts = operator_facts(comparison, lowered)
+    search = _Search(facts, parts, scheme, lowered.program.size, named_first, measured)
     most_bits = None if target is None else most_weight_bits(target, lowered)
     offered: list[Candidate] = []
     if most_bits is not None:
@@ -108,7 +113,8 @@ def candidates(
     offered += search.of_scheme(max(method.exported.calibration_samples for method in lowered.methods))
     by_scheme: dict[str, Candidate] = {}
     for candidate in sorted(offered, key=_rank):
-        by_scheme.setdefault(str(candidate.scheme), candidate)
+        if not any(map(candidate.is_ruled_out_by, measured)):
+            by_scheme.setdefault(str(candidate.scheme), candidate)
     return list(by_scheme.values())
 
 
@@ -137,22 +143,34 @@ class _Search:
         scheme: SchemeConfig,
         size_bytes: int,
         named_first: str | None,
+        measured: Sequence[ChangeConfig],
     ) -> None:
         self._facts = facts
         self._named_first = named_first
         self._by_index = {operator.operator.index: operator for operator in facts.values()}
         self._targets = named_targets(self._by_index[index].operator for index in sorted(self._by_index))
         self._parts = parts
+        self._failed = [change for change in measured if change.has_failed]
         self._scheme = scheme
         self._size_bytes = max(size_bytes, 1)
         self._activations = max(sum(operator.elements for operator in facts.values()), 1)
 
     def candidates(self, family: Family, most_bytes: float) -> Iterator[Candidate]:
-        """Yield the family's candidate with most gain per cost and, if it has several operators, the first alone."""
+        """Yield the family's candidate with most gain per cost and, if it has several operators, the first alone.
+
+        It has no operator at which the same failed.
+        """
+        failed = {
+            name
+            for change in self._failed
+            if (change.cause, change.change) == (family.causes[0], family.change)
+            for name in change.operators
+        }
         offers = {
             operator.operator.name: offer
             for operator in self._facts.values()
             if operator.selector is not None
+            and operator.operator.name not in failed
             and self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY
             and (offer := self._offer(family, operator)) is not None
         }

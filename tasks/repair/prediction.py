@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.tasks.numerics.noise import MethodSample, decibels, noise_by_sample
 from qnnsweep.tasks.records import Comparison
 from qnnsweep.tasks.records.vocabulary import Rung
@@ -41,6 +42,16 @@ class Statistic:
 
 
 LOWEST = Statistic()
+
+
+def statistic_of(target: TargetConfig) -> Statistic:
+    """Return the number that a change must raise: of a cell without a target, the lowest SNR.
+
+    A target without an SNR is about all samples: their mean noise.
+    """
+    if target.final_snr_db is not None or target == TargetConfig(quantile=target.quantile):
+        return LOWEST
+    return Statistic(target.quantile if target.quantile_snr_db is not None else None)
 
 
 def noise_at(rung: Rung, comparison: Comparison) -> dict[MethodSample, float]:

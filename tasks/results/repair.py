@@ -14,7 +14,7 @@ from qnnsweep.tasks.records import Comparison, ExportedMethod, LoweredProgram
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
 from qnnsweep.tasks.repair.allocation import effective_bits
-from qnnsweep.tasks.repair.prediction import LOWEST, Statistic, noise_at
+from qnnsweep.tasks.repair.prediction import Statistic, noise_at
 from qnnsweep.tasks.results.outcome import CellResult, judge
 
 
@@ -117,13 +117,6 @@ def _cycles(comparison: Comparison) -> float | None:
     ]
     counts = [sum(event.raw) / len(event.raw) for event in totals if event.raw]
     return sum(counts) if counts else None
-
-
-def statistic_of(target: TargetConfig) -> Statistic:
-    """Return the number that the search must raise. A target without an SNR is about all samples: their mean noise."""
-    if target.final_snr_db is not None:
-        return LOWEST
-    return Statistic(target.quantile if target.quantile_snr_db is not None else None)
 
 
 def reached_db(measurements: Sequence[Measurement], statistic: Statistic) -> float:

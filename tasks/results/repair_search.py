@@ -16,7 +16,7 @@ from qnnsweep.conf.schemes import ChangeConfig, SchemeConfig
 from qnnsweep.conf.units import KIB
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import Cure, cures
-from qnnsweep.tasks.repair.prediction import gain_db
+from qnnsweep.tasks.repair.prediction import gain_db, statistic_of
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.results.repair import (
     Measurement,
@@ -28,7 +28,6 @@ from qnnsweep.tasks.results.repair import (
     reached_db,
     shortfalls,
     size_shortfalls,
-    statistic_of,
     uncertain,
 )
 
@@ -38,11 +37,10 @@ _REACHED = "the target is reached"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aim:
-    """What changes of a scheme are tried on the host for."""
+    """The target for which changes of a scheme are tried on the host, and those that are not tried again."""
 
     target: TargetConfig
     measured: Sequence[ChangeConfig]
-    """The changes that are not tried, because they were measured."""
 
 
 Measure = Callable[[SchemeConfig, Aim | None], Sequence[CellResult]]
@@ -106,7 +104,7 @@ class Search:
             self.reason = f"the program before the repair is not measured: {failure}"
             return
         while not self._stops():
-            cure = next((new for new in self._cures(measure) if self._is_new(new.candidate)), None)
+            cure = next(iter(self._cures(measure)), None)
             if cure is None:
                 least, missing = f"no other candidate is predicted to gain {LEAST_GAIN_DB:g} dB", self._missing()
                 self.reached = not missing
@@ -140,21 +138,14 @@ class Search:
             return ["nothing was measured; give more samples than the calibration and the search use"]
         return [text for side in measured if side is not None for text in uncertain(side, self.target)]
 
-    def _is_new(self, candidate: Candidate) -> bool:
-        """Return whether the scheme was not tried, and no change of this kind failed at one of the operators."""
-        return not any(map(candidate.is_known, self._measured))
-
     @property
-    def _measured(self) -> list[ChangeConfig]:
-        """The changes of all steps. One that made the program too large can help with fewer bits: it has not failed."""
+    def _known(self) -> list[ChangeConfig]:
+        """The changes of all steps. The scheme before the repair is one for no cause.
+
+        A change that made the program too large has not failed: it can help with fewer bits.
+        """
         return [
-            ChangeConfig(
-                cause=step.candidate.cause if step.candidate else "",
-                change=step.candidate.change if step.candidate else "",
-                operators=[*step.candidate.operators] if step.candidate else [],
-                scheme=step.scheme,
-                has_failed=not step.accepted and not step.excess_kib,
-            )
+            _known(step.candidate, step.scheme, has_failed=not step.accepted and not step.excess_kib)
             for step in self.steps
         ]
 
@@ -194,33 +185,34 @@ class Search:
         return max(missing, key=len)
 
     def _cures(self, measure: Measure) -> Sequence[Cure]:
-        """Return the candidates that were tried for the SoC with the lowest SNR, and that should help."""
+        """Return the candidates that were tried for the SoC with the lowest SNR, and that should help.
+
+        If none should, others are tried.
+        """
         statistic = statistic_of(self.target)
         step = self.accepted
         measured = _complete(step)
         worst = min(range(len(measured)), key=lambda number: statistic(measured[number].noise))
-        aim = self._aim
-        tried = measure(step.scheme, Aim(target=aim, measured=self._measured))
-        cell = of_samples(tried[worst], self.samples)
-        assert cell.comparison is not None, "it was measured"
-        assert cell.lowered is not None, "it was measured"
         most = math.inf
         if self.budget.size_ratio is not None:
             most = self.budget.size_ratio * _complete(self.steps[0])[worst].size_bytes - measured[worst].size_bytes
-        found = (
-            ()
-            if cell.cures is None
-            else cures(
-                cell.cures,
-                candidates(cell.comparison, cell.lowered, step.scheme, aim, cell.cures.allocations, most_bytes=most),
-                cell.comparison,
-                cell.lowered,
-                statistic,
-                is_measured=True,
-            )
-        )
-        needed = [cure for cure in found if cure.candidate.is_needed]
-        return needed or [cure for cure in found if cure.predicted_db >= LEAST_GAIN_DB]
+        aim = Aim(target=self._aim, measured=self._known)
+        while True:
+            cell = of_samples(measure(step.scheme, aim)[worst], self.samples)
+            assert cell.comparison is not None, "it was measured"
+            assert cell.lowered is not None, "it was measured"
+            if cell.cures is None:
+                return ()
+            given = cell.comparison, cell.lowered, step.scheme, aim.target, cell.cures.allocations, aim.measured
+            offered = candidates(*given, most_bytes=most)
+            found = cures(cell.cures, offered, cell.comparison, cell.lowered, statistic, is_measured=True)
+            useful = [cure for cure in found if cure.candidate.is_needed]
+            useful = useful or [cure for cure in found if cure.predicted_db >= LEAST_GAIN_DB]
+            tried = {(trial.cause, trial.change, tuple(sorted(trial.operators))) for trial in cell.cures.trials}
+            useless = [_known(new, new.scheme) for new in candidates(*given) if new.key in tried]
+            if useful or not useless:
+                return useful
+            aim = replace(aim, measured=[*aim.measured, *useless])
 
     def _step(self, scheme: SchemeConfig, cure: Cure | None, complete: Sequence[CellResult]) -> Step:
         cells = [of_samples(cell, self.samples) for cell in complete]
@@ -310,6 +302,16 @@ class Search:
     def _add(self, step: Step, on_step: Callable[[Step], None]) -> None:
         self.steps.append(step)
         on_step(step)
+
+
+def _known(candidate: Candidate | None, scheme: SchemeConfig, *, has_failed: bool = False) -> ChangeConfig:
+    return ChangeConfig(
+        cause=candidate.cause if candidate else "",
+        change=candidate.change if candidate else "",
+        operators=[*candidate.operators] if candidate else [],
+        scheme=scheme,
+        has_failed=has_failed,
+    )
 
 
 def _weight_bytes(cell: CellResult) -> float:

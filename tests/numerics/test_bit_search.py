@@ -32,7 +32,7 @@ def noise_of(seed: int, count: int) -> dict[Bits, float]:
 
 
 @settings(deadline=None, max_examples=60)
-@given(elements=st.lists(st.integers(1, 5000), min_size=1, max_size=5), mean=st.floats(4, 16), seed=st.integers(0, 999))
+@given(elements=st.lists(st.integers(1, 5000), min_size=1, max_size=5), mean=st.floats(3, 16), seed=st.integers(0, 999))
 def test_no_other_choice_has_less_noise_by_more_than_chance(elements: list[int], mean: float, seed: int) -> None:
     weights, noise = weights_of(elements), noise_of(seed, len(elements))
     most = mean * sum(elements)
@@ -42,6 +42,20 @@ def test_no_other_choice_has_less_noise_by_more_than_chance(elements: list[int],
     if best is not None:
         assert best in fitting
         assert noise[best] <= 10**0.03 / 0.998 * min(noise[bits] for bits in fitting)
+
+
+def test_with_few_runs_no_choice_with_one_other_weight_is_better_in_most_cases() -> None:
+    """The choices are too many to be computed. The exchange of bits ends where no single exchange helps."""
+    elements = [100, 300, 500, 700, 900, 1100]
+    most = 7.0 * sum(elements)
+    right = 0
+    for seed in range(20):
+        noise = noise_of(seed, len(elements))
+        best = BitSearch(noise.__getitem__, weights_of(elements), most, 120).best()
+        assert best is not None
+        fitting = [bits for bits in noise if sum(map(int.__mul__, bits, elements)) <= most]
+        right += noise[best] <= 10**0.03 / 0.998 * min(noise[bits] for bits in fitting)
+    assert right >= 19
 
 
 @pytest.mark.parametrize(("gain_db", "found"), [(0.2, (8, 8)), (0.4, (4, 8))])
@@ -61,4 +75,4 @@ def test_the_noise_is_computed_only_as_often_as_allowed() -> None:
 
     best = BitSearch(counted, weights_of(elements), 8.0 * sum(elements), 40).best()
     assert best is not None
-    assert len(computed) == len(set(computed)) <= 1 + 3 * len(elements) + 1 + 40
+    assert len(computed) == len(set(computed)) <= 1 + 2 * len(elements) + 1 + 40

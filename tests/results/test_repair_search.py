@@ -59,13 +59,13 @@ class Cells:
         is_coarse = any(row.element_bits == 4.0 for row in cell.lowered.methods[0].weights)
         best = WeightBits(operator="conv", element_bits=4)
         allocations = () if is_coarse or self._target is None else (Allocation(change="other bits", bits=(best,)),)
-        offered = candidates(cell.comparison, cell.lowered, cell.request.scheme, aim.target, allocations)
+        given = cell.comparison, cell.lowered, cell.request.scheme, aim.target, allocations, aim.measured
         designed = [row for row in cell.comparison.outputs if row.rung == "designed" and row.sample == 0]
         noise = tuple(0.5 * 10 ** (-(row.gap.snr_db or 0.0) / 10) for row in designed)
         return Cures(
             trials=tuple(
                 Trial(cause=new.cause, change=new.change, operators=new.operators, noise=noise, refused=None)
-                for new in [new for new in offered if not any(map(new.is_known, aim.measured))][:1]
+                for new in candidates(*given)[:1]
             ),
             allocations=allocations,
         )

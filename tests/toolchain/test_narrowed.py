@@ -43,7 +43,7 @@ def test_no_other_bits_have_less_noise_when_the_quantizer_rounds_the_weights(
     assert noise[found] <= 1.05 * min(noise.values()), "the quantizer's grids of values differ a little"
 
 
-def test_no_weight_becomes_coarser_while_there_is_room_for_its_bits(
+def test_no_weight_becomes_coarser_while_there_is_room_for_its_bits_and_nothing_to_gain(
     resources: Resources, lowered: LoweredProgram, request_8a8w: Request
 ) -> None:
     (_, weights), *_ = choices_of(lowered.methods[0], request_8a8w.scheme)
