@@ -6,20 +6,23 @@ import json
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from prefect import flow
 
 from qnnsweep.conf.names import COMPILE_STAGES
-from qnnsweep.conf.schemes import SchemeOverride
+from qnnsweep.conf.schemes import ChangeConfig, SchemeOverride
 from tests.flows.sweep_outputs import assert_files_are_complete, assert_no_leftovers, read_table, result_of
 from tests.program import Program
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
+    from qnnsweep.tasks.records import Trial
 
 pytestmark = pytest.mark.toolchain
 
@@ -187,6 +190,41 @@ def test_a_scheme_that_one_soc_cannot_run_is_compiled_for_none(resources: Resour
     assert (reasons["SM8450"] or "").startswith(v73)
     assert reasons["SM8650"] == f"not compiled, because it is impossible on SM8450: {reasons['SM8450']}"
     assert resources.count_calls(COMPILE_STAGES) == calls
+
+
+def test_after_a_change_that_failed_others_are_tried(resources: Resources) -> None:
+    from qnnsweep.conf.repair_plan import planned
+    from qnnsweep.flows.repair import measured
+    from qnnsweep.flows.session import Session
+    from qnnsweep.tasks.results.repair_search import Aim
+
+    words = ["model=digits_cnn", "scheme=8a8w", "soc=SM8650", "target.final_snr_db=90", "model.evaluation.count=8"]
+    plan = planned([*words, "model.calibration.count=32", "certificate.samples=1"], [])
+    session, request = Session(plan, (), resources=resources), plan.cells[0].request
+
+    @flow(validate_parameters=False)
+    def tried(failed: Sequence[Trial]) -> list[Trial]:
+        changes = [
+            ChangeConfig(
+                cause=trial.cause,
+                change=trial.change,
+                operators=[*trial.operators],
+                scheme=replace(request.scheme, name="failed"),
+                has_failed=True,
+            )
+            for trial in failed
+        ]
+        (cell,) = measured(session, request.scheme, Aim(target=request.target, measured=changes))
+        assert cell.cures is not None
+        return [*cell.cures.trials]
+
+    first = tried([])
+    others = tried(first)
+    assert first
+    assert others
+    keys = {(trial.cause, trial.change) for trial in first}
+    operators = {name for trial in first for name in trial.operators}
+    assert all((new.cause, new.change) not in keys or operators.isdisjoint(new.operators) for new in others)
 
 
 WRONG = {
