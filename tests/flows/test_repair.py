@@ -11,12 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 import yaml
 from prefect import flow
+from prefect.settings import PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
 
 from qnnsweep.conf.names import COMPILE_STAGES
 from qnnsweep.conf.schemes import ChangeConfig, SchemeOverride
+from tests.flows.cluster import client_settings
 from tests.flows.sweep_outputs import assert_files_are_complete, assert_no_leftovers, read_table, result_of
 from tests.program import Program
 
@@ -192,7 +195,7 @@ def test_a_scheme_that_one_soc_cannot_run_is_compiled_for_none(resources: Resour
     assert resources.count_calls(COMPILE_STAGES) == calls
 
 
-def test_after_a_change_that_failed_others_are_tried(resources: Resources) -> None:
+def test_after_a_change_that_failed_others_are_tried(resources: Resources, prefect_api: httpx.Client) -> None:
     from qnnsweep.conf.repair_plan import planned
     from qnnsweep.flows.repair import measured
     from qnnsweep.flows.session import Session
@@ -218,8 +221,9 @@ def test_after_a_change_that_failed_others_are_tried(resources: Resources) -> No
         assert cell.cures is not None
         return [*cell.cures.trials]
 
-    first = tried([])
-    others = tried(first)
+    with temporary_settings(client_settings(prefect_api) | {PREFECT_LOGGING_TO_API_ENABLED: False}):
+        first = tried([])
+        others = tried(first)
     assert first
     assert others
     keys = {(trial.cause, trial.change) for trial in first}
