@@ -53,8 +53,6 @@ MODELS = {
 FOLDER = Path(__file__).parent / "repair_models"
 WIDER = {"8a8w": "16a8w", "16a8w": "16a16w"}
 """Per scheme, the one with more bits for the whole model."""
-WITH_WEIGHT = ("aten.convolution.default", "aten.linear.default")
-"""The operators whose weights the orders raise. Of others that read constants, ExecuTorch quantizes not all."""
 SEED = 0
 
 
@@ -191,9 +189,13 @@ def measured(plan: Plan, resources: Resources, scheme: SchemeConfig, *, dump: bo
 
 
 def layers_of(cell: CellResult, scheme: SchemeConfig) -> dict[str, Layer]:
-    """Return the convolutions and linear layers whose weights can have 16 bits, by the names of their nodes."""
+    """Return the convolutions and linear layers whose weights can have 16 bits, by the names of their nodes.
+
+    Of the other operators that read constants, ExecuTorch quantizes not all.
+    """
     from qnnsweep.tasks.repair.facts import operator_facts
     from qnnsweep.tasks.repair.families import FAMILIES, merged_settings
+    from qnnsweep.tasks.toolchain.reference.graph import WITH_WEIGHT
 
     comparison, lowered = cell.comparison, cell.lowered
     assert comparison is not None

@@ -20,7 +20,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -33,8 +33,6 @@ from qnnsweep.flows.server.settings import configure_prefect
 
 if TYPE_CHECKING:
     from qnnsweep.conf.schemes import SchemeConfig
-    from qnnsweep.tasks.repair.schemes import Settings
-    from qnnsweep.tasks.results.outcome import CellResult
 
 _CLOSE_DB = 0.5
 _BITS = (4, 8, 16)
@@ -63,7 +61,7 @@ class Compared:
 
 
 def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
-    """Repair a network, and compute all choices."""
+    """Repair a network, and compute the noise of all choices."""
     import repair_choices
 
     from qnnsweep.conf.load import load
@@ -71,7 +69,10 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
     from qnnsweep.flows.cells.resources import prepare
     from qnnsweep.flows.repair import run_repair
     from qnnsweep.tasks.numerics.noise import decibels
-    from qnnsweep.tasks.repair.allocation import effective_bits
+    from qnnsweep.tasks.records import WeightBits
+    from qnnsweep.tasks.repair.allocation import effective_bits, settings_of_bits
+    from qnnsweep.tasks.repair.facts import operator_facts
+    from qnnsweep.tasks.repair.schemes import with_settings
     from qnnsweep.tasks.toolchain import entrypoints
 
     words = [f"model={network}", f"model.arguments.seed={seed}", "scheme=16a8w", "soc=SM8650"]
@@ -85,6 +86,8 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
     step = result.search.accepted
     (cell,) = step.complete
     assert cell.lowered is not None, result.search.reason
+    assert cell.comparison is not None, result.search.reason
+    facts = operator_facts(cell.comparison, cell.lowered)
     (method,) = cell.lowered.methods
     resources = prepare(load(words, config_dirs=[Path(MODELS)]))
     workers, store, kind = resources.workers, resources.store, cell.request.backend.kind
@@ -94,7 +97,8 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
     now = tuple(int(weight.element_bits) for weight in method.weights)
 
     def chosen(choice: Sequence[int]) -> SchemeConfig:
-        return with_bits(cell, step.scheme, dict(zip(layers, choice, strict=True)))
+        bits_of = [WeightBits(operator=name, element_bits=one) for name, one in zip(layers, choice, strict=True)]
+        return with_settings(step.scheme, dict(settings_of_bits(facts, bits_of, step.scheme).values()))
 
     def by_quantizer(choice: Sequence[int]) -> float:
         """Return the noise of a choice that the quantizer makes itself."""
@@ -108,9 +112,7 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
         for choice in product(_BITS, repeat=len(layers))
         if sum(map(int.__mul__, choice, elements)) <= bits * sum(elements)
     ]
-    choices = list(
-        dict.fromkeys([*allowed, now])
-    )  # a repair that ends with more bits than the target has is no optimum
+    choices = list(dict.fromkeys([*allowed, now]))
     schemes = [chosen([number] * len(layers)) for number in _BITS]
     numbers = [tuple(map(_BITS.index, choice)) for choice in choices]
     given = method, schemes, kind, layers, numbers, count, store
@@ -131,24 +133,6 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
         choices=len(allowed),
         compilations=result.search.steps[-1].compilations,
     )
-
-
-def with_bits(cell: CellResult, scheme: SchemeConfig, bits: Mapping[str, int]) -> SchemeConfig:
-    """Return the scheme of a cell with other bits for the weights of some operators, and what a repair adds to them."""
-    from qnnsweep.tasks.repair.allocation import dtype_of
-    from qnnsweep.tasks.repair.facts import operator_facts
-    from qnnsweep.tasks.repair.families import weight_settings
-    from qnnsweep.tasks.repair.schemes import Selector, with_settings
-
-    assert cell.comparison is not None
-    assert cell.lowered is not None
-    changes: dict[Selector, Settings] = {}
-    for name, operator in operator_facts(cell.comparison, cell.lowered).items():
-        dtype = dtype_of(operator.operator, scheme) if name in bits else None
-        if dtype is not None and dtype[1] != bits[name]:
-            assert operator.selector is not None
-            changes[operator.selector] = weight_settings(operator, scheme, f"{dtype[0]}a{bits[name]}w")
-    return with_settings(scheme, changes)
 
 
 def _words(bits: Sequence[int]) -> str:

@@ -196,7 +196,7 @@ class _Run(Interpreter):
         return value
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compute a function. One that would change its first operand changes a copy."""
+        """Compute a function. A function that would change its first operand gets a copy of it."""
         if isinstance(target, OpOverload) and target._schema.is_mutable:
             args = (args[0].clone(), *args[1:])
         return super().call_function(target, args, kwargs)

@@ -72,7 +72,7 @@ def repair(overrides: list[str], config_dirs: list[str] | None = None) -> Repair
 def measured(session: Session, scheme: SchemeConfig, aim: Aim | None = None) -> Sequence[CellResult]:
     """Run a scheme for every SoC of the session's plan. If it is impossible on an SoC, it is compiled for none.
 
-    `aim`: what changes of the scheme are tried on the host for; None to try none.
+    `aim`: the target for which changes are tried on the host, and those not to try; None to try none.
 
     Raises the error of a cell whose cause is not in the cell, because the scheme is not to blame for it.
     """

@@ -11,7 +11,7 @@ from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import ChangeConfig, Precision, SchemeConfig
 from qnnsweep.tasks.errors import RequestError, ToolchainError
-from qnnsweep.tasks.records import Allocation, Comparison, Cures, LoweredProgram, Trial
+from qnnsweep.tasks.records import Allocation, Comparison, Cures, LoweredProgram, Trial, WeightChoices
 from qnnsweep.tasks.repair.allocation import choices_of, most_bits_of, most_weight_bits
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Promise
@@ -90,7 +90,11 @@ def cure(
     def other_bits_help() -> bool:
         """Try the best bits of the weights, and return whether no other change need be tried."""
         (method,) = lowered.methods  # only such a model can have a target of the size
+        searched: list[Sequence[WeightChoices]] = []
         for change, weights in choices_of(method, scheme):
+            if weights in searched:
+                continue
+            searched.append(weights)
             given = method, weights, most_bits_of(target, lowered, weights), store
             bits = tuple(call(entrypoints.best_bits, *given).value)
             if any(bits == other.bits for other in allocations):

@@ -83,7 +83,7 @@ class BitSearch:
         return self._room(bits) >= 0
 
     def _judged(self, bits: Bits) -> float:
-        """Return the noise, and more of it if a weight is coarser than it need be."""
+        """Return the noise, times `_CHANCE` if a weight is coarser than it need be."""
         return self._of(bits) * (1 if next(self._finer(bits), None) is None else _CHANCE)
 
     def _filled(self, bits: Bits) -> Bits:
@@ -102,7 +102,7 @@ class BitSearch:
                     yield (*bits[:place], new, *bits[place + 1 :])
 
     def _near(self, bits: Bits) -> Iterator[Bits]:
-        """Yield the bits that fit and differ at one or two weights, and the same without weights that are coarser."""
+        """Yield the bits that fit and differ at one or two weights, as they are, and finer where there is room."""
         for places in (*combinations(range(len(bits)), 1), *combinations(range(len(bits)), 2)):
             for changed in product(*(self._weights[place].element_bits for place in places)):
                 near = list(bits)

@@ -21,6 +21,11 @@ class Trial:
     refused: str | None
     """Why the change cannot be applied, computed or compiled; None if it can."""
 
+    @property
+    def key(self) -> tuple[str, str, tuple[str, ...]]:
+        """The key of the candidate that was tried."""
+        return self.cause, self.change, tuple(sorted(self.operators))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WeightChoices:

@@ -2,13 +2,15 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.conf.units import KIB
-from qnnsweep.tasks.records import LoweredMethod, LoweredProgram, Operator, WeightChoices
-from qnnsweep.tasks.repair.schemes import Selector, setting
+from qnnsweep.tasks.records import LoweredMethod, LoweredProgram, Operator, WeightBits, WeightChoices
+from qnnsweep.tasks.repair.facts import OperatorFacts
+from qnnsweep.tasks.repair.families import weight_settings
+from qnnsweep.tasks.repair.schemes import Selector, Settings, setting
 
 _BITS = (4, 8, 16)
 _CHANGE = "other bits per weight"
@@ -50,6 +52,20 @@ def dtype_of(operator: Operator, scheme: SchemeConfig) -> tuple[int, int] | None
         r"(8|16)a(4|8|16)w", setting(scheme, Selector(node), "quant_dtype") or scheme.quant_dtype or ""
     )
     return None if found is None or not node else (int(found[1]), int(found[2]))
+
+
+def settings_of_bits(
+    facts: Mapping[str, OperatorFacts], bits: Iterable[WeightBits], scheme: SchemeConfig
+) -> dict[str, tuple[Selector, Settings]]:
+    """Return the new settings of the operators whose weights get other bits, with what these bits need beside them."""
+    changed: dict[str, tuple[Selector, Settings]] = {}
+    for weight in bits:
+        operator = facts[weight.operator]
+        dtype = dtype_of(operator.operator, scheme)
+        if dtype is not None and operator.selector is not None and dtype[1] != weight.element_bits:
+            new = weight_settings(operator, scheme, f"{dtype[0]}a{weight.element_bits}w")
+            changed[weight.operator] = operator.selector, new
+    return changed
 
 
 def _kind(method: LoweredMethod, index: int) -> str:

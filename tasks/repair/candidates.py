@@ -15,9 +15,9 @@ from qnnsweep.conf.schemes import ChangeConfig, Precision, SchemeConfig
 from qnnsweep.tasks.numerics.reported import reported_budget, reported_worst_operator
 from qnnsweep.tasks.records import Allocation, Comparison, ErrorShare, LoweredProgram
 from qnnsweep.tasks.records.vocabulary import Cause
-from qnnsweep.tasks.repair.allocation import dtype_of, most_weight_bits
+from qnnsweep.tasks.repair.allocation import most_weight_bits, settings_of_bits
 from qnnsweep.tasks.repair.facts import OperatorFacts, operator_facts
-from qnnsweep.tasks.repair.families import FAMILIES, WIDER, Family, merged_settings, weight_settings
+from qnnsweep.tasks.repair.families import FAMILIES, WIDER, Family, merged_settings
 from qnnsweep.tasks.repair.schemes import Conflict, Selector, Settings, setting, with_settings
 from qnnsweep.tasks.repair.wording import named_targets, operators_phrase
 
@@ -204,23 +204,15 @@ class _Search:
 
     def of_bits(self, allocation: Allocation, *, is_needed: bool) -> Iterator[Candidate]:
         """Yield the change to other bits of the weights, if there is one. What it gains is known from its trial."""
-        settings: dict[Selector, Settings] = {}
-        names: list[str] = []
-        for weight in allocation.bits:
-            operator = self._facts[weight.operator]
-            dtype = dtype_of(operator.operator, self._scheme)
-            if dtype is not None and operator.selector is not None and dtype[1] != weight.element_bits:
-                names.append(weight.operator)
-                new = f"{dtype[0]}a{weight.element_bits}w"
-                settings[operator.selector] = weight_settings(operator, self._scheme, new)
+        changed = settings_of_bits(self._facts, allocation.bits, self._scheme)
         with suppress(Conflict):
-            if names:
+            if changed:
                 yield Candidate(
                     cause="weights",
                     change=allocation.change,
-                    operators=tuple(names),
-                    where=self._where(names),
-                    scheme=with_settings(self._scheme, settings),
+                    operators=tuple(changed),
+                    where=self._where(list(changed)),
+                    scheme=with_settings(self._scheme, dict(changed.values())),
                     estimated_db=0.0 if is_needed else _OF_ALLOCATION_DB,
                     cost=1.0,
                     is_needed=is_needed,

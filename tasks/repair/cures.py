@@ -40,7 +40,7 @@ def cures(
 
     `is_measured`: whether the changes will be measured; see `Promise`.
     """
-    trials = {_key(trial): trial for trial in tried.trials}
+    trials = {trial.key: trial for trial in tried.trials}
     promise = Promise(comparison, lowered, tried.before, statistic, is_measured=is_measured)
     found = [
         cure
@@ -97,13 +97,9 @@ class Promise:
         return Cure(candidate=candidate, predicted_db=gain, lowest_db=min(gains), highest_db=max(gains))
 
 
-def _key(trial: Trial) -> tuple[str, str, tuple[str, ...]]:
-    return trial.cause, trial.change, tuple(sorted(trial.operators))
-
-
 def refused_changes(tried: Cures, offered: Sequence[Candidate]) -> list[str]:
     """Return the candidates that cannot be applied, computed or compiled, in words."""
-    refused = {_key(trial) for trial in tried.trials if trial.refused is not None}
+    refused = {trial.key for trial in tried.trials if trial.refused is not None}
     return [candidate.description for candidate in offered if candidate.key in refused]
 
 

@@ -206,12 +206,13 @@ class Search:
             given = cell.comparison, cell.lowered, step.scheme, aim.target, cell.cures.allocations, aim.measured
             offered = candidates(*given, most_bytes=most)
             found = cures(cell.cures, offered, cell.comparison, cell.lowered, statistic, is_measured=True)
-            useful = [cure for cure in found if cure.candidate.is_needed]
-            useful = useful or [cure for cure in found if cure.predicted_db >= LEAST_GAIN_DB]
-            tried = {(trial.cause, trial.change, tuple(sorted(trial.operators))) for trial in cell.cures.trials}
-            useless = [_known(new, new.scheme) for new in candidates(*given) if new.key in tried]
-            if useful or not useless:
+            needed = [cure for cure in found if cure.candidate.is_needed]
+            if useful := needed or [cure for cure in found if cure.predicted_db >= LEAST_GAIN_DB]:
                 return useful
+            tried = {trial.key for trial in cell.cures.trials}
+            useless = [_known(new, new.scheme) for new in candidates(*given) if new.key in tried]
+            if not useless:
+                return ()
             aim = replace(aim, measured=[*aim.measured, *useless])
 
     def _step(self, scheme: SchemeConfig, cure: Cure | None, complete: Sequence[CellResult]) -> Step:

@@ -14,11 +14,12 @@ import torch
 from executorch.exir import EdgeProgramManager
 
 from qnnsweep.tasks.errors import EvidenceError
-from qnnsweep.tasks.records import ExportedMethod, LoweredMethod, Operator, PlannedStep, Quantization, StepPlan
+from qnnsweep.tasks.records import Design, ExportedMethod, LoweredMethod, Operator, PlannedStep, Quantization, StepPlan
 from qnnsweep.tasks.records.stages import by_place
 from qnnsweep.tasks.toolchain import runner
 from qnnsweep.tasks.toolchain.edge import output_noise
 from qnnsweep.tasks.toolchain.reference.designed import DesignedRuns
+from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +30,8 @@ class DesignedMethod:
     """The method before the change."""
     program: EdgeProgramManager
     operators: Sequence[Operator]
+    reference: ReferenceGraph
+    design: Design
     runs: DesignedRuns
     samples: Sequence[tuple[torch.Tensor, ...]]
     """The inputs of the samples in eager PyTorch's own run: of the first ones, among which samples may be chosen."""

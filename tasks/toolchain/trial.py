@@ -56,7 +56,7 @@ def try_scheme(
     None if it can. Raises RequestError for an override that does not fit the program.
     """
     make_deterministic()
-    designed = _designed(before, plan, changed, kind, store)
+    designed = designed_methods(before, plan, changed, kind, store)
     noise = _noise(designed, plan)
     if isinstance(noise, str):
         return [], noise
@@ -92,7 +92,7 @@ def why_refused(
     return compiled.reason if isinstance(compiled, Unavailable) else None
 
 
-def _designed(
+def designed_methods(
     before: Sequence[LoweredMethod], plan: StepPlan | None, scheme: SchemeConfig, kind: str, store: Store
 ) -> list[DesignedMethod]:
     """Return every method with a scheme. `before`, `plan`: see `try_scheme`."""
@@ -105,13 +105,15 @@ def _designed(
         edge = edge_program(compiler, program, exported.name)
         graph = edge.exported_program(exported.name)
         operators, qparams, reference = operator_table(graph, compiler), input_qparams(graph, compiler), graph_of(graph)
-        outputs = output_operators(graph, operators)
+        outputs, design = output_operators(graph, operators), design_of(reference, operators, qparams, compiler)
         designed.append(
             DesignedMethod(
                 before=method,
                 program=edge,
                 operators=operators,
-                runs=DesignedRuns(reference, operators, qparams, design_of(reference, operators, qparams, compiler)),
+                reference=reference,
+                design=design,
+                runs=DesignedRuns(reference, operators, qparams, design),
                 samples=read_samples(store, exported.evaluation, input_names(exported), method.choosable),
                 eager=read_tensors(store, exported.outputs_eager),
                 input_grids=qparams,

@@ -23,7 +23,7 @@ def weights_of(elements: list[int]) -> list[WeightChoices]:
 
 
 def noise_of(seed: int, count: int) -> dict[Bits, float]:
-    """Return a noise per choice. Coarse weights add errors to one output, and errors can cancel."""
+    """Return the noise of every choice. The errors of coarse weights are added, so that they can cancel."""
     generator = np.random.default_rng(seed)
     errors = generator.normal(size=(count, 12)) * generator.lognormal(sigma=1.5, size=(count, 1))
     steps = {4: 1.0, 8: 1 / 16, 16: 1 / 4096}
@@ -44,8 +44,7 @@ def test_no_other_choice_has_less_noise_by_more_than_chance(elements: list[int],
         assert noise[best] <= 10**0.03 / 0.998 * min(noise[bits] for bits in fitting)
 
 
-def test_with_few_runs_no_choice_with_one_other_weight_is_better_in_most_cases() -> None:
-    """The choices are too many to be computed. The exchange of bits ends where no single exchange helps."""
+def test_with_too_few_runs_for_all_choices_the_search_still_finds_the_best_in_most_cases() -> None:
     elements = [100, 300, 500, 700, 900, 1100]
     most = 7.0 * sum(elements)
     right = 0
