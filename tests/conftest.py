@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from tests import durations, shared_server
 from tests.devices.loopback import NeedsRoot
 from tests.flows.cluster import client_environment
 from tests.program import Program, new_program
+from tests.warm import WarmPython
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -127,8 +129,12 @@ def prefect_api(shared: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="session")
-def served_program(prefect_api: httpx.Client, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Program:
+def served_program(
+    prefect_api: httpx.Client, shared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Program]:
     """The program of a user with a Prefect server: no run starts a temporary server, which takes ten seconds."""
     program = new_program(tmp_path_factory)
     server = {"PREFECT_HOME": str(shared_server.home(shared / "prefect"))} | client_environment(prefect_api)
-    return replace(program, environment=program.environment | server)
+    environment = program.environment | server
+    with closing(WarmPython(environment)) as warm:
+        yield replace(program, environment=environment, warm=warm)

@@ -19,6 +19,7 @@ import pytest
 
 from qnnsweep.flows.cli.schemas import schemas
 from tests.flows.cluster import client_environment, prefect_server
+from tests.warm import WarmPython
 
 DEADLINE_S = 600
 INHERITED = ("HOME", "LANG", "PATH", "PYTHONPATH", "QNN_SDK_ROOT")
@@ -30,6 +31,8 @@ class Program:
 
     folder: Path
     environment: dict[str, str]
+    warm: WarmPython | None = None
+    """What runs lines of Python without the start of Python, if the environment is the same."""
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start the program in a session of its own, as a terminal does."""
@@ -64,14 +67,11 @@ class Program:
     def _completed(
         self, argv: Sequence[str], *, timeout_s: float = DEADLINE_S, **environment: str
     ) -> subprocess.CompletedProcess[str]:
+        variables = self.environment | environment
+        if self.warm is not None and self.warm.has(variables) and argv[:2] == [sys.executable, "-c"]:
+            return self.warm.run(self.folder, variables, argv[2], argv[3:], timeout_s)
         return subprocess.run(
-            argv,
-            cwd=self.folder,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+            argv, cwd=self.folder, env=variables, capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
     def _argv(self, arguments: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ from qnnsweep.tasks.stage import configure_task, is_reused, result_name, stage
 from qnnsweep.tasks.storage.codec import decode, encode
 from qnnsweep.tasks.storage.store import Store
 from tests.flows.cluster import client_settings
-from tests.sample_records import TOOLCHAIN
+from tests.sample_records import COMPARISON, TOOLCHAIN
 
 COMPUTED, REUSED = ["running", "done"], ["running", "reused"]
 
@@ -177,6 +177,17 @@ def test_the_seconds_log_and_labels_of_a_record_are_not_in_the_cache_key(harness
     assert harness.states == COMPUTED + REUSED * 2
     harness.run(replace(quantized, methods=(replace(method, float_weights=blob),)))
     assert harness.states == COMPUTED + REUSED * 2 + COMPUTED
+
+
+def test_the_times_of_a_measurement_are_not_in_the_cache_key_of_the_changes_that_are_tried(
+    harness: StageHarness,
+) -> None:
+    assert COMPARISON.profile
+    harness.run(COMPARISON)
+    harness.run(replace(COMPARISON, profile=()))
+    assert harness.states == COMPUTED + REUSED
+    harness.run(replace(COMPARISON, operators=()))
+    assert harness.states == COMPUTED + REUSED + COMPUTED
 
 
 def test_a_result_is_a_parquet_file_of_the_record_named_after_stage_and_key(

@@ -1,10 +1,11 @@
 """The records of a comparison: gaps, outputs, operators, timed events, metrics and checks of inputs and outputs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from qnnsweep.tasks.records.error_detail import ErrorDetail
 from qnnsweep.tasks.records.hints import Decibels, Share, Steps
 from qnnsweep.tasks.records.lowered import Operator
+from qnnsweep.tasks.records.stages import IDENTITY_NEUTRAL
 from qnnsweep.tasks.records.steps import ScoreStatistic, StepComparison
 from qnnsweep.tasks.records.vocabulary import (
     Cause,
@@ -373,7 +374,8 @@ class Comparison:
     outputs: tuple[OutputComparison, ...]
     operators: tuple[OperatorComparison, ...]  # against the edge graph
     requantized: tuple[OperatorComparison, ...] = ()  # values that a delegate converted to another grid
-    profile: tuple[ProfiledEvent, ...] = ()
+    # Its times differ from run to run; no later stage reads them, so the same changes need not be tried again.
+    profile: tuple[ProfiledEvent, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
     observer_effect: Difference | None = None  # debug against shipping program; None if there is no debug program
     observer_effect_snr_db: float | None  # None unless `observer_effect` is `finite`
     metrics: tuple[MetricValue, ...] = ()

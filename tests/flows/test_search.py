@@ -20,6 +20,11 @@ hydra: {sweeper: {params: {model: small_net, scheme: '8a8w,16a8w', soc: 'SM8550,
 SWEEP = ("model=small_net", "scheme=8a8w,16a8w", "soc=SM8550,SM8650", "measure.cures=0")
 
 
+@pytest.fixture(scope="module")
+def program(served_program: Program) -> Program:
+    return served_program
+
+
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     folder = tmp_path / "mine"

@@ -28,6 +28,11 @@ TABLE, MANIFEST = f"tables/cells/run={RUN}/part.parquet", f"runs/{RUN}/holds.jso
 LINK = f"runs/{RUN}/files/toy/program.pte"
 
 
+@pytest.fixture(scope="module")
+def program(served_program: Program) -> Program:
+    return served_program
+
+
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """A store with two runs, a result with its key, and two blobs, one of which a run links."""

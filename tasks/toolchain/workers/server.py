@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import IO, Any, Literal
 
 from qnnsweep.tasks.toolchain.workers.output import DUMP
@@ -37,6 +37,11 @@ class ForkRequests:
         """Request a process, which gets the connections `ends`. Raises OSError if the process that forks has ended."""
         with self._lock:
             socket.send_fds(self._connection, [kind], [end.fileno() for end in ends])
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the process that forks has not ended. It sends nothing, so only its end can be received."""
+        return not wait([self._connection], 0)
 
     def close(self) -> None:
         self._connection.close()
@@ -63,7 +68,7 @@ class ForkServer:
     @property
     def is_started(self) -> bool:
         """Whether the server has been started, and has not been killed."""
-        return self._process is not None and self._process.poll() is None
+        return self._requests is not None and self._requests.is_served
 
     def started(self) -> ForkRequests:
         """Start the server unless it runs already. Does not wait for its imports."""
@@ -116,10 +121,18 @@ _servers_lock = threading.Lock()
 
 
 def fork_server(environment: Mapping[str, str], modules: Sequence[str] = (), *, compiles: bool = True) -> ForkServer:
-    """Return the fork server of these variables, which all users in this process share; see `ForkServer`."""
-    key = compiles, tuple(sorted(environment.items()))
-    with _servers_lock:
+    """Return the fork server of these variables, which all users in this process share; see `ForkServer`.
+
+    If nothing is compiled, the server that compiles is returned if it has been started.
+    """
+
+    def server(*, compiles: bool) -> ForkServer:
+        key = compiles, tuple(sorted(environment.items()))
         return _servers.setdefault(key, ForkServer(environment, modules, compiles=compiles))
+
+    with _servers_lock:
+        full = server(compiles=True)
+        return full if compiles or full.is_started else server(compiles=False)
 
 
 @atexit.register

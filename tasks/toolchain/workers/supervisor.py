@@ -102,12 +102,8 @@ class Supervisor:
             self.calls[stage] += 1
 
     def server(self, *, compiles: bool = True) -> ForkServer:
-        """Return the fork server of a call.
-
-        `compiles`: whether a worker may compile. If not, the server that compiles is used only if it has been started.
-        """
-        server = fork_server(self.environment, self.modules)
-        return server if compiles or server.is_started else fork_server(self.environment, self.modules, compiles=False)
+        """Return the fork server of a call. `compiles`: whether a worker may compile."""
+        return fork_server(self.environment, self.modules, compiles=compiles)
 
     def start(self, server: ForkServer, call: Call, *, stays: bool = False) -> Process:
         """Start a worker from a fork server. Raises ProcessKilled, and MachineFault if the server does not answer."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -47,7 +48,7 @@ DIFFERENT = {
 @pytest.fixture(scope="module")
 def user(served_program: Program, tmp_path_factory: pytest.TempPathFactory) -> Program:
     """A user in an empty folder."""
-    return Program(folder=tmp_path_factory.mktemp("user"), environment=served_program.environment)
+    return replace(served_program, folder=tmp_path_factory.mktemp("user"))
 
 
 def answers(user: Program, lines: str) -> dict:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +97,8 @@ class Bisecting:
 def bisecting(served_program: Program, tmp_path_factory: pytest.TempPathFactory) -> Bisecting:
     folder = tmp_path_factory.mktemp("bisect")
     write_small_net(folder / "conf")
-    program = Program(
-        folder=folder, environment=served_program.environment | {"QNNSWEEP_TOOLCHAINS": f"{folder}/toolchains"}
-    )
+    environment = served_program.environment | {"QNNSWEEP_TOOLCHAINS": f"{folder}/toolchains"}
+    program = replace(served_program, folder=folder, environment=environment)
     return Bisecting(program, Commits(folder / "clone"), folder)
 
 

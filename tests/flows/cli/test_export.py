@@ -33,6 +33,11 @@ GOOD, BAD = (
 
 
 @pytest.fixture(scope="module")
+def program(served_program: Program) -> Program:
+    return served_program
+
+
+@pytest.fixture(scope="module")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with a run of two cells: one that passed and got worse, and one that failed."""
     folder = tmp_path_factory.mktemp("artifacts")

@@ -16,6 +16,11 @@ from tests.sample_tables import RUN, cell, nightly, sweep, table
 RUNS = ("20260101T220000Z-aaaa", "20260102T220000Z-bbbb", "20260103T220000Z-cccc")
 
 
+@pytest.fixture(scope="module")
+def program(served_program: Program) -> Program:
+    return served_program
+
+
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
     """A store with three runs, each of a passed and a failed cell."""

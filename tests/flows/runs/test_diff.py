@@ -38,6 +38,11 @@ WORSE_OPERATORS = (
 
 
 @pytest.fixture(scope="module")
+def program(served_program: Program) -> Program:
+    return served_program
+
+
+@pytest.fixture(scope="module")
 def request_8a8w() -> Request:
     return load(["tolerance=none"]).cells[0].request
 
