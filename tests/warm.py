@@ -61,10 +61,7 @@ class WarmPython:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                 raise
-            stdout, stderr = (
-                os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (out, err)
-            )
-        return subprocess.CompletedProcess(["qnnsweep", *arguments], code, stdout, stderr)
+            return subprocess.CompletedProcess([lines, *arguments], code, _text(out), _text(err))
 
     def close(self) -> None:
         if self._requests is not None:

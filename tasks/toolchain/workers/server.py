@@ -60,7 +60,7 @@ class ForkServer:
         """
         self._environment = dict(environment)
         self._modules = (_PRELOAD if compiles else _PRELOAD_SMALL, *modules)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._requests: ForkRequests | None = None
@@ -68,7 +68,8 @@ class ForkServer:
     @property
     def is_started(self) -> bool:
         """Whether the server has been started, and has not been killed."""
-        return self._requests is not None and self._requests.is_served
+        with self._lock:
+            return self._requests is not None and self._requests.is_served
 
     def started(self) -> ForkRequests:
         """Start the server unless it runs already. Does not wait for its imports."""
