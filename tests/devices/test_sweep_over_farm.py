@@ -113,14 +113,17 @@ def test_the_cells_of_a_sweep_use_the_whole_farm_and_no_secret_is_written_anywhe
 
 
 def test_two_sweeps_at_once_never_overlap_on_a_device_that_has_two_names(
-    program: Program, tmp_path: Path, timed: tuple[Adbd, Path]
+    served_program: Program, tmp_path: Path, timed: tuple[Adbd, Path]
 ) -> None:
     phone, conf = timed
     again = {"name": "again", "address": f"localhost:{phone.port}", "work_folder": "/data/local/tmp/again"}
     described = yaml.safe_load((conf / "device" / "phone_1.yaml").read_text())
     (conf / "device" / "again.yaml").write_text(yaml.safe_dump(described | again))
     command = ["run", "--json", f"--config-dir={conf}", *DIGITS, "soc=SM8650", "scheme=8a8w,fp16"]
-    both = [program.start(*command, f"device={name}", f"artifacts={tmp_path / name}") for name in ("phone_1", "again")]
+    both = [
+        served_program.start(*command, f"device={name}", f"artifacts={tmp_path / name}")
+        for name in ("phone_1", "again")
+    ]
     outputs = [process.communicate(timeout=800)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     runs = sorted(spans(phone))
@@ -139,14 +142,14 @@ def test_two_sweeps_at_once_never_overlap_on_a_device_that_has_two_names(
 
 
 def test_a_device_is_free_again_after_its_holder_was_killed(
-    program: Program, artifacts: Path, timed: tuple[Adbd, Path]
+    served_program: Program, artifacts: Path, timed: tuple[Adbd, Path]
 ) -> None:
     phone, conf = timed
     runner = phone.data / "bin" / "timed"
     quick = runner.read_text()
     runner.write_text(SLOW.format(python=sys.executable))
     command = ["run", "--json", f"--config-dir={conf}", *DIGITS, "soc=SM8650", "device=phone_1", "scheme=8a8w"]
-    with program.start(*command, f"artifacts={artifacts}") as holder:
+    with served_program.start(*command, f"artifacts={artifacts}") as holder:
         try:
             while not (phone.data / "times").exists():
                 assert holder.poll() is None
@@ -160,6 +163,6 @@ def test_a_device_is_free_again_after_its_holder_was_killed(
     assert alive == []
     runner.write_text(quick)
     (phone.data / "times").unlink()
-    ran = program.run(*command, f"artifacts={artifacts}")
+    ran = served_program.run(*command, f"artifacts={artifacts}")
     assert ran.returncode == 0, ran.stderr
     assert len(spans(phone)) == 2
