@@ -112,6 +112,7 @@ def test_the_cells_of_a_sweep_use_the_whole_farm_and_no_secret_is_written_anywhe
     assert SECRET not in ran.stdout + ran.stderr
 
 
+@pytest.mark.night
 def test_two_sweeps_at_once_never_overlap_on_a_device_that_has_two_names(
     served_program: Program, tmp_path: Path, timed: tuple[Adbd, Path]
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flows.kill_and_rerun import VICTIMS, Tables, kill_and_rerun, run_undisturbed
+from tests.flows.kill_and_rerun import Tables, kill_and_rerun, run_undisturbed
 from tests.program import Program
 
 pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
@@ -23,7 +23,14 @@ def expected(program: Program, tmp_path_factory: pytest.TempPathFactory) -> tupl
     return run_undisturbed(program, COMMAND, tmp_path_factory.mktemp("undisturbed"))
 
 
-@pytest.mark.parametrize(("victim", "share"), [*zip(VICTIMS, (0.45, 0.5, 0.65), strict=True)])
+@pytest.mark.parametrize(
+    ("victim", "share"),
+    [
+        ("program", 0.45),
+        pytest.param("worker", 0.5, marks=pytest.mark.night),
+        pytest.param("server", 0.65, marks=pytest.mark.night),
+    ],
+)
 def test_after_a_kill_the_same_command_ends_with_the_same_tables(
     victim: str, share: float, expected: tuple[Tables, float], program: Program, tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ def wait_for_step(process: subprocess.Popen[str], number: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.night
 def test_a_language_model_is_repaired_in_both_methods_and_certified_with_unseen_sequences(
     program: Program, tmp_path: Path
 ) -> None:

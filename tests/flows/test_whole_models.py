@@ -11,7 +11,7 @@ from qnnsweep.tasks.records.vocabulary import COMPARED
 from tests.flows.sweep_outputs import passed_result_of
 from tests.program import Program
 
-pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
+pytestmark = [pytest.mark.slow, pytest.mark.night, pytest.mark.toolchain]
 
 DAISY = 985
 MODELS = ("efficientnet_lite0", "minilm_l6", "digits_cnn", "tiny_gru")

@@ -174,6 +174,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fault_kinds.Benc
 
 
 @pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_sweep_survives_a_fault(number: int, bench: fault_kinds.Bench) -> None:
     survived = faults.run_fault(bench, number, KINDS)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.program import Program
 
-pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
+pytestmark = [pytest.mark.slow, pytest.mark.night, pytest.mark.toolchain]
 
 LINES = """
 import json, sys

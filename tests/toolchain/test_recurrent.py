@@ -121,6 +121,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.toolchain
 def test_they_are_quantized_and_computed_as_they_are_designed(served_program: Program, tmp_path: Path) -> None:
     kinds = [

@@ -24,7 +24,7 @@ from tests.flows.sweep_outputs import passed_result_of
 from tests.object_store import ObjectStore, serve_object_store
 from tests.program import Program
 
-pytestmark = [pytest.mark.slow, pytest.mark.toolchain, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.night, pytest.mark.toolchain, pytest.mark.timeout(1500)]
 
 ROOT = Path(__file__).parents[3]
 ARTIFACTS = "s3://nights/artifacts"
