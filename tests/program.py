@@ -32,7 +32,7 @@ class Program:
     folder: Path
     environment: dict[str, str]
     warm: WarmPython | None = None
-    """What runs lines of Python without the start of Python, if the environment is the same."""
+    """Runs lines of Python in forks of a process that has this environment. None: each run is a new process."""
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start the program in a session of its own, as a terminal does."""

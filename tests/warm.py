@@ -1,4 +1,4 @@
-"""Python with qnnsweep, without its start: each command runs in a fork of a process that has made the same imports.
+"""Lines of Python that run in forks of a process with the imports of the program, instead of in a new process.
 
 The start takes most of the processor time of a small sweep: the imports of the program, and those of its fork server,
 which the forks share. Tests of the start, of signals and of kills start the program itself.
@@ -17,28 +17,31 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import ModuleType
 from typing import IO, NoReturn
 
 from qnnsweep.flows.cli.ending import end
+from qnnsweep.tasks.process_tree import fork
 
 ROOT = Path(__file__).parents[1]
 _MESSAGE_BYTES = 1 << 16
 _START_S = 120
 _LATE = "QNNSWEEP_TOOLCHAINS"
-"""A variable that is read for each request."""
+"""The only variable that may differ between the forks: no import reads it, and no fork server."""
 
 
 class WarmPython:
-    """The process that is forked, as the tests see it. It starts with the first command, and ends with this object."""
+    """The process that is forked, as the tests see it. It starts with the first lines, and ends with this object."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
         self._requests: socket.socket | None = None
 
     def has(self, environment: Mapping[str, str]) -> bool:
-        """Return whether the process can be used: its imports and its fork server have read the other variables."""
+        """Return whether lines that need these variables can run in a fork of the process."""
         return {**environment, _LATE: ""} == {**self._environment, _LATE: ""}
 
     def run(
@@ -53,10 +56,10 @@ class WarmPython:
             with theirs:
                 socket.send_fds(self._requests, [message], [theirs.fileno(), out.fileno(), err.fileno()])
             ours.settimeout(_START_S)
-            pid = int(told.readline())
+            pid = _number(told)
             ours.settimeout(timeout_s)
             try:
-                code = int(told.readline())
+                code = _number(told)
             except BaseException:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -69,16 +72,18 @@ class WarmPython:
 
     def _start(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        lines = f"from tests.warm import serve; serve({theirs.fileno()})"
+        # A process of its own session, and no child of this one, which may end earlier.
+        command = ["setsid", "--fork", sys.executable, "-c", f"from tests.warm import serve; serve({theirs.fileno()})"]
         with theirs:
-            subprocess.Popen(
-                ["setsid", "--fork", sys.executable, "-c", lines],
-                cwd=ROOT,
-                env=self._environment,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            ).wait()
+            subprocess.run(command, cwd=ROOT, env=self._environment, pass_fds=[theirs.fileno()], check=True)
         return ours
+
+
+def _number(told: IO[str]) -> int:
+    """Return the next number that the process tells. Raises AssertionError if it has ended."""
+    line = told.readline()
+    assert line, "the process that is forked has ended: its traceback is in the output of the tests"
+    return int(line)
 
 
 def _text(file: IO[bytes]) -> str:
@@ -87,7 +92,10 @@ def _text(file: IO[bytes]) -> str:
 
 
 def serve(requests: int) -> None:
-    """Start the fork server, import what the program imports, and fork for each command until the tests end."""
+    """Start the fork server, import what the program imports, and fork for each request until the tests end.
+
+    For each fork, write the number of its process, and its exit code when it has ended.
+    """
     from qnnsweep.conf.toolchains import ToolchainConfig
     from qnnsweep.flows.cells.toolchains import MODULES_OF_CALLS
     from qnnsweep.flows.server.settings import configure_prefect
@@ -101,37 +109,37 @@ def serve(requests: int) -> None:
     import qnnsweep.flows.sweep  # noqa: F401 - the program imports it when the request is checked
 
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the forks here
-    with socket.socket(fileno=requests) as asked:
-        while True:
-            message, descriptors, *_ = socket.recv_fds(asked, _MESSAGE_BYTES, 3)
-            if not message:
-                return
-            if os.fork() == 0:
-                asked.close()
-                _report(json.loads(message), *descriptors)
-            for descriptor in descriptors:
-                os.close(descriptor)
+    asked = socket.socket(fileno=requests)
+    running: dict[int, tuple[int, int]] = {}
+    while True:
+        for ready in wait([asked, *running]):
+            if ready is asked:
+                message, descriptors, *_ = socket.recv_fds(asked, _MESSAGE_BYTES, 3)
+                if not message:
+                    return
+                status, *outputs = descriptors
+                pid = fork(partial(_become, json.loads(message), (requests, status), *outputs))
+                os.write(status, f"{pid}\n".encode())
+                for descriptor in outputs:
+                    os.close(descriptor)
+                running[os.pidfd_open(pid)] = pid, status
+            else:
+                assert isinstance(ready, int)
+                pid, status = running.pop(ready)
+                _, ended = os.waitpid(pid, 0)
+                with contextlib.suppress(BrokenPipeError):  # the test did not wait any longer
+                    os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
+                for descriptor in (ready, status):
+                    os.close(descriptor)
 
 
-def _report(command: list[str], status: int, stdout: int, stderr: int) -> NoReturn:
-    """Start the program in a fork. Write the number of its process, and its exit code when it has ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    pid = os.fork()
-    if pid == 0:
-        os.close(status)
-        _become(command, stdout, stderr)
-    os.write(status, f"{pid}\n".encode())
-    _, ended = os.waitpid(pid, 0)
-    os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
-    os._exit(0)
-
-
-def _become(command: list[str], stdout: int, stderr: int) -> NoReturn:
-    """Become the program, in a session of its own, as `Program.start` starts it."""
+def _become(command: list[str], others: Sequence[int], stdout: int, stderr: int) -> NoReturn:
+    """Run the lines in a session of their own, as `Program.start` does. `others`: descriptors of the parent process."""
     folder, os.environ[_LATE], lines, *arguments = command
     code = 1
     try:
+        for descriptor in others:
+            os.close(descriptor)
         os.setsid()
         os.chdir(folder)
         os.dup2(stdout, 1)

@@ -374,7 +374,7 @@ class Comparison:
     outputs: tuple[OutputComparison, ...]
     operators: tuple[OperatorComparison, ...]  # against the edge graph
     requantized: tuple[OperatorComparison, ...] = ()  # values that a delegate converted to another grid
-    # Its times differ from run to run; no later stage reads them, so the same changes need not be tried again.
+    # The times differ from run to run and no later stage reads them, so they are not in the key of a later stage.
     profile: tuple[ProfiledEvent, ...] = field(default=(), metadata=IDENTITY_NEUTRAL)
     observer_effect: Difference | None = None  # debug against shipping program; None if there is no debug program
     observer_effect_snr_db: float | None  # None unless `observer_effect` is `finite`

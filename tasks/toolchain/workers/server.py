@@ -40,7 +40,7 @@ class ForkRequests:
 
     @property
     def is_served(self) -> bool:
-        """Whether the process that forks has not ended. It sends nothing, so only its end can be received."""
+        """Whether the process that forks has not ended. It sends nothing: what can be received is its end."""
         return not wait([self._connection], 0)
 
     def close(self) -> None:
@@ -60,21 +60,21 @@ class ForkServer:
         """
         self._environment = dict(environment)
         self._modules = (_PRELOAD if compiles else _PRELOAD_SMALL, *modules)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
         self._requests: ForkRequests | None = None
 
     @property
     def is_started(self) -> bool:
-        """Whether the server has been started, and has not been killed."""
+        """Whether the server has been started, and has not ended."""
         with self._lock:
             return self._requests is not None and self._requests.is_served
 
     def started(self) -> ForkRequests:
         """Start the server unless it runs already. Does not wait for its imports."""
         with self._lock:
-            if self._requests is not None and not self.is_started:  # it was killed
+            if self._requests is not None and not self._requests.is_served:  # it was killed
                 self._requests.close()
                 self._requests = None
             if self._requests is None:
@@ -124,7 +124,7 @@ _servers_lock = threading.Lock()
 def fork_server(environment: Mapping[str, str], modules: Sequence[str] = (), *, compiles: bool = True) -> ForkServer:
     """Return the fork server of these variables, which all users in this process share; see `ForkServer`.
 
-    If nothing is compiled, the server that compiles is returned if it has been started.
+    If nothing is compiled, a server with fewer imports is sufficient, unless the one that compiles has been started.
     """
 
     def server(*, compiles: bool) -> ForkServer:
