@@ -145,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", default=["chain", "images", "tokens"], help="by default all three")
     parser.add_argument("--seeds", type=int, default=50, help="how many networks of each kind")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--bits", type=float, default=6.0, help="the limit of the mean number of bits per weight")
     parser.add_argument("--artifacts", help="the folder of the cache; by default a temporary one")
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
@@ -157,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     rows: list[Compared] = []
     with tempfile.TemporaryDirectory() as temporary:
-        for seed, network in product(range(options.seeds), options.networks):
+        for seed, network in product(range(options.first, options.first + options.seeds), options.networks):
             run = flow(name="optimum benchmark", validate_parameters=False)(compared)
             row = run(network, seed, options.bits, options.artifacts or temporary)
             rows.append(row)

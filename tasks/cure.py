@@ -20,7 +20,7 @@ from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import entrypoints
 from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
-from qnnsweep.tasks.toolchain.workers.supervisor import CallResult
+from qnnsweep.tasks.toolchain.workers.supervisor import CallResult, most_further_s
 
 _COMPILED_FROM_DB = 0.5
 """The gain at the rung `designed` from which the changed operators are compiled."""
@@ -44,7 +44,7 @@ def cure(
     `count`: how many changes are tried at most. `target`: its limits of the size count, and the number that a change
     must raise. `measured`: changes that are not tried, nor the like of those that failed. A float scheme has no
     changes, and a model with several methods or with states has some only in a repair: its trials are long. A change
-    that the quantizer, the host or the compiler refuses is a trial with the reason.
+    that the quantizer, the host or the compiler refuses is a trial with the reason, and so is one that takes too long.
     """
     if not count or (_is_long(lowered) and target == TargetConfig()):
         return Cures(trials=())
@@ -56,12 +56,12 @@ def cure(
     trials: dict[tuple[object, ...], Trial] = {}
     calls = iter([workers])
 
-    def call(function: Callable[..., Any], *given: Any) -> CallResult[Any]:
-        return next(calls, silent).call("cure", function, *given, subject=subject)
+    def call(function: Callable[..., Any], *given: Any, most_s: float = math.inf) -> CallResult[Any]:
+        return next(calls, silent).call("cure", function, *given, subject=subject, most_s=most_s)
 
     def trial_of(candidate: Candidate, changed: SchemeConfig, most_noise: float) -> Trial:
         given = lowered.methods, plan, scheme, changed, kind, soc, most_noise, store
-        return _trial(candidate, partial(call, entrypoints.try_scheme, *given))
+        return _trial(candidate, partial(call, entrypoints.try_scheme, *given, most_s=most_further_s(lowered.seconds)))
 
     def offered() -> list[Candidate]:
         return [

@@ -16,7 +16,7 @@ from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import entrypoints
 from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
-from qnnsweep.tasks.toolchain.workers.supervisor import CallResult
+from qnnsweep.tasks.toolchain.workers.supervisor import CallResult, most_further_s
 
 
 def divide(
@@ -32,9 +32,9 @@ def divide(
     """Compile a debug program per part of the operators, each in a process of its own.
 
     `lowered`: the program whose debug programs do not serve; those of the same parts are kept. `divisions`: per method;
-    None for a method whose debug programs stay as they are. If the toolchain fails for a part, its debug program says
-    why. Raises ToolchainError if the edge program cannot be made again, and ProgramDiffers if a program is not the
-    requested one.
+    None for a method whose debug programs stay as they are. If the toolchain fails for a part, or takes too long, its
+    debug program says why. Raises ToolchainError if the edge program cannot be made again, and ProgramDiffers if a
+    program is not the requested one.
     """
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
     names = quantized.model.name, options.scheme.name, options.kind
@@ -45,7 +45,9 @@ def divide(
     ):
 
         def compiled(number: int, span: Span) -> CallResult[Debugged]:
-            return edge.call("divide", entrypoints.debug_program, number, span, soc, options, store, subject=subject)
+            given = number, span, soc, options, store
+            most_s = most_further_s(lowered.seconds)
+            return edge.call("divide", entrypoints.debug_program, *given, subject=subject, most_s=most_s)
 
         parts = {
             (number, span): threads.submit(_part, method, span, partial(compiled, number, span))

@@ -214,13 +214,16 @@ def repro(
 
 
 def simulate(
-    cell: str, samples: PathLike | None = None, *, run_id: str = "latest", artifacts: PathLike = "artifacts"
-) -> dict[str, Any]:
+    cell: str, samples: PathLike | None = None, *, method: str | None = None, run_id: str = "latest",
+    artifacts: PathLike = "artifacts",
+) -> dict[str, Any]:  # fmt: skip
     """Evaluate many samples as the device would compute them, on the host. Return the accuracy and the lowest SNR.
 
-    samples: a .npy, .npz or .safetensors file; by default the samples with which the cell was measured.
+    samples: a .npy, .npz or .safetensors file; by default the samples with which the cell was measured. method: the
+    one whose outputs count; by default all.
     """
     words = [cell, f"--run={run_id}", *([f"--samples={samples}"] if samples else [])]
+    words += [f"--method={method}"] if method else []
     return _run("simulate", words, artifacts, progress=False)
 
 

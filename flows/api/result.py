@@ -12,6 +12,7 @@ from rich.console import Console
 from qnnsweep.flows.runs.culprit import Culprit, culprit
 from qnnsweep.flows.runs.names import find_cell
 from qnnsweep.flows.runs.results import read_facts, rerender
+from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.records.tables import Row
@@ -106,15 +107,21 @@ class Run:
         row = find_cell(self._store, self.run_id, cell)
         return culprit(row, tables.rows(self._store, "operators", self.run_id))
 
-    def simulator(self, cell: str | None = None) -> "Simulator":
-        """Return a cell as the device is asked to compute it, as a `torch.nn.Module` that takes any samples.
+    def simulator(self, cell: str | None = None, method: str | None = None) -> "Simulator":
+        """Return a method of a cell as the device is asked to compute it: a `torch.nn.Module` that takes any samples.
 
-        cell: such as `MODEL/SCHEME/SOC`; by default the worst. Raises RequestError for a cell that was not compiled.
+        cell: such as `MODEL/SCHEME/SOC`; by default the worst. method: by default the first. Raises RequestError for a
+        cell that was not compiled, or that has no such method.
         """
-        from qnnsweep.flows.simulate import lowered_method
+        from qnnsweep.flows.simulate import lowered_program
         from qnnsweep.tasks.toolchain.simulator import Simulator
 
-        return Simulator(lowered_method(self._store, self.run_id, cell or folder_of(self._worst)), self._store)
+        methods = lowered_program(self._store, self.run_id, cell or folder_of(self._worst)).methods
+        found = next((one for one in methods if method in (None, one.exported.name)), None)
+        if found is None:
+            names = ", ".join(one.exported.name for one in methods)
+            raise RequestError(f"is none of its methods: {names}", key="method", value=method)
+        return Simulator(found, self._store)
 
     def assert_ok(self, snr_db: float | None = None) -> None:
         """Raise AssertionError with the sentences of the cells that did not pass or have a lower SNR than `snr_db`.

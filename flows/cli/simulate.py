@@ -27,10 +27,15 @@ def simulate(
             "samples with which the cell was measured.",
         ),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", metavar="NAME", help="Count the outputs of this method alone. By default all do."),
+    ] = None,
 ) -> Output:
     """Evaluate any number of samples with the model of the device's arithmetic, at the speed of the host.
 
-    Needs a cell that was compiled, and no device. What the device computes beyond the model is not in it: the column
+    Needs a cell that was compiled, and no device. A model with states runs its sequences step by step, with the states
+    that the simulated steps write. What the device computes beyond the model is not in it: the column
     `device_snr_db` of the cell says how much that is.
     """
     from qnnsweep.flows.simulate import simulate as evaluate
@@ -40,7 +45,7 @@ def simulate(
     with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task("samples", total=None)
         show = lambda done, total: progress.update(task, completed=done, total=total)  # noqa: E731
-        found = evaluate(words.store, run_, cell, samples, show)
+        found = evaluate(words.store, run_, cell, method, samples, show)
     table = plain_table("", "simulated", "95 % interval", "eager", right=("simulated", "eager"))
     table.add_row("lowest SNR", f"{found.snr_db:.1f} dB", found.worst_sample, "")
     table.add_row("mean SNR", f"{found.mean_snr_db:.1f} dB", "", "")

@@ -334,6 +334,11 @@ class LoweredProgram:
         methods = tuple(method.quantized for method in self.methods)
         return QuantizedModel(model=self.model, methods=methods, made=self.made[:2])
 
+    @property
+    def seconds(self) -> float:
+        """How long the toolchain needed for the program, from the export to the last compilation."""
+        return sum(call.seconds for call in self.made)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompilerRefusal:

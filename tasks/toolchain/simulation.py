@@ -1,8 +1,13 @@
 """The evaluation of many samples with the model of the device's arithmetic, against eager PyTorch."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.models.sample_files import stored_samples
@@ -10,50 +15,53 @@ from qnnsweep.tasks.numerics.interval import share
 from qnnsweep.tasks.numerics.metrics import top1
 from qnnsweep.tasks.numerics.noise import decibels
 from qnnsweep.tasks.numerics.samples import sample_noise
-from qnnsweep.tasks.records import LoweredMethod, Simulated
+from qnnsweep.tasks.records import ExportedMethod, LoweredMethod, LoweredProgram, Simulated, StepPlan
+from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
+from qnnsweep.tasks.toolchain.host_steps import HostMethod, outputs_of_steps
 from qnnsweep.tasks.toolchain.saved_program import exported_call
 from qnnsweep.tasks.toolchain.simulator import Simulator
-from qnnsweep.tasks.toolchain.tensors import read_samples
+from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
+Array = NDArray[Any]
 Inputs = tuple[torch.Tensor, ...]
+Sample = tuple[str, Callable[[], Inputs], int | None]
+"""The name of a sample of a file, its inputs and its label."""
 
 
 def evaluated(
-    lowered: LoweredMethod, store: Store, place: str | None, on_sample: Callable[[int, int], None]
+    program: LoweredProgram, method: str | None, store: Store, place: str | None, on_sample: Callable[[int, int], None]
 ) -> Simulated:
     """Return the measures of a program on the samples of a file, or on its own.
 
-    `place`: see `stored_samples`; None for the samples with which it was measured. `on_sample`: called with the
-    number of samples done and of all samples. Raises RequestError.
+    `method`: the only one whose outputs count; None for all. `place`: see `stored_samples`; None for the samples with
+    which the program was measured. With states, these are the steps of its sequences, of which each reads the states
+    that the steps before it wrote. `on_sample`: called with the number of samples done and of all samples. Raises
+    RequestError.
     """
     make_deterministic()
-    simulator, eager = Simulator(lowered, store), exported_call(store, lowered.exported)
-    noise, agreeing, right, right_eager = list[float](), list[bool](), list[bool](), list[bool]()
-    names = list[str]()
-    samples = _own(lowered, store) if place is None else _of_file(place, lowered)
-    for done, (sample, inputs, label) in enumerate(samples):
-        on_sample(done, len(samples))
-        tensors = inputs()
-        actual = simulator(*tensors)
-        outputs = (actual,) if isinstance(actual, torch.Tensor) else actual
-        pairs = [(one.numpy(), other) for one, other in zip(outputs, eager(*tensors), strict=True)]
-        noise.append(sample_noise(pairs))
-        names.append(sample)
-        classes = [top1(values) for values in pairs[0]]
-        if classes[0] is not None and classes[1] is not None:
-            agreeing.append(classes[0] == classes[1])
-            if label is not None:
-                right.append(classes[0] == label)
-                right_eager.append(classes[1] == label)
-    on_sample(len(samples), len(samples))
+    counted = [one for one in program.methods if method in (None, one.exported.name)]
+    if not counted:
+        problem = f"is none of its methods: {', '.join(one.exported.name for one in program.methods)}"
+        raise RequestError(problem, key="--method", value=method)
+    total, answers = _answers(program, counted, place, store)
+    names, noise, classes = list[str](), list[float](), list[tuple[int | None, int | None, int | None]]()
+    on_sample(0, total)
+    for done, answer in enumerate(answers, 1):
+        names.append(answer.sample if len(counted) == 1 else f"{answer.method}: {answer.sample}")
+        noise.append(sample_noise(answer.pairs))
+        actual, reference = map(top1, answer.pairs[answer.result])
+        classes.append((actual, reference, answer.label))
+        on_sample(done, total)
+    judged = [(actual, eager, label) for actual, eager, label in classes if actual is not None and eager is not None]
+    labelled = [(actual == label, eager == label) for actual, eager, label in judged if label is not None]
+    agreement, accuracy = share([actual == eager for actual, eager, _ in judged]), share([one for one, _ in labelled])
     worst = max(range(len(noise)), key=lambda number: noise[number])
-    agreement, accuracy = share(agreeing), share(right)
     return Simulated(
         samples=len(noise),
         snr_db=decibels(noise[worst]),
-        mean_snr_db=decibels(sum(noise) / len(noise)),
+        mean_snr_db=decibels(fmean(noise)),
         worst_sample=names[worst],
         top1_agreement=agreement[0],
         top1_agreement_low=agreement[1],
@@ -61,21 +69,99 @@ def evaluated(
         accuracy=accuracy[0],
         accuracy_low=accuracy[1],
         accuracy_high=accuracy[2],
-        accuracy_eager=share(right_eager)[0],
+        accuracy_eager=share([eager for _, eager in labelled])[0],
     )
 
 
-Sample = tuple[str, Callable[[], Inputs], int | None]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Answer:
+    """The outputs of a sample, each beside that of eager PyTorch."""
+
+    method: str
+    sample: str
+    pairs: Sequence[tuple[Array, Array]]
+    result: int
+    """The position of the first output that is no state."""
+    label: int | None
 
 
-def _own(lowered: LoweredMethod, store: Store) -> list[Sample]:
+def _answers(
+    program: LoweredProgram, counted: Sequence[LoweredMethod], place: str | None, store: Store
+) -> tuple[int, Iterator[_Answer]]:
+    """Return the number of samples of the methods that count, and the answers to them. Raises RequestError."""
+    driven, names = program.model.driven, [one.exported.name for one in counted]
+    if driven is not None:
+        if place is not None:
+            problem = "a model with states is simulated with the sequences with which it was measured"
+            raise RequestError(problem, key="--samples", value=place)
+        total = sum(step.method in names for steps in driven.plan.sequences for step in steps)
+        return total, _steps(program.methods, names, driven.plan, store)
+    if place is None:
+        total = sum(len(one.exported.sample_names) for one in counted)
+        return total, (answer for one in counted for answer in _own(one, store))
+    if len(counted) > 1:
+        problem = f"the samples are for one method: choose it with --method, of {', '.join(names)}"
+        raise RequestError(problem, key="--samples", value=place)
+    samples = _of_file(place, counted[0])
+    return len(samples), _of_samples(counted[0], samples, store)
+
+
+def _steps(
+    methods: Sequence[LoweredMethod], counted: Collection[str], plan: StepPlan, store: Store
+) -> Iterator[_Answer]:
+    """Yield the answers to all steps of the methods that count."""
+    by_name = {method.exported.name: method.exported for method in methods}
+    eager = {name: read_tensors(store, exported.outputs_eager) for name, exported in by_name.items()}
+    hosts = [
+        HostMethod(
+            exported=method.exported, samples=_samples(method, store), run=partial(_outputs, Simulator(method, store))
+        )
+        for method in methods
+    ]
+    for name, number, outputs in outputs_of_steps(hosts, plan):
+        if name in counted:
+            yield _stored(by_name[name], number, outputs, eager[name])
+
+
+def _own(lowered: LoweredMethod, store: Store) -> Iterator[_Answer]:
+    """Yield the answers to the samples with which a method was measured."""
+    simulator, eager = Simulator(lowered, store), read_tensors(store, lowered.exported.outputs_eager)
+    for number, inputs in enumerate(_samples(lowered, store)):
+        yield _stored(lowered.exported, number, _outputs(simulator, inputs), eager)
+
+
+def _stored(
+    exported: ExportedMethod, number: int, outputs: Sequence[torch.Tensor], eager: Mapping[str, torch.Tensor]
+) -> _Answer:
+    """Return the answer to a sample of the export, beside the stored outputs of eager PyTorch."""
+    return _Answer(
+        method=exported.name,
+        sample=exported.sample_names[number],
+        pairs=[(one.numpy(), eager[tensor_key(number, index)].numpy()) for index, one in enumerate(outputs)],
+        result=exported.results[0],
+        label=exported.labels[number],
+    )
+
+
+def _of_samples(lowered: LoweredMethod, samples: Sequence[Sample], store: Store) -> Iterator[_Answer]:
+    """Yield the answers to the samples of a file, for which eager PyTorch is run as well."""
+    simulator, eager = Simulator(lowered, store), exported_call(store, lowered.exported)
+    for name, inputs, label in samples:
+        tensors = inputs()
+        outputs = [one.numpy() for one in _outputs(simulator, tensors)]
+        pairs = list(zip(outputs, eager(*tensors), strict=True))
+        yield _Answer(method=lowered.exported.name, sample=name, pairs=pairs, result=0, label=label)
+
+
+def _outputs(simulator: Simulator, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    outputs = simulator(*inputs)
+    return (outputs,) if isinstance(outputs, torch.Tensor) else outputs
+
+
+def _samples(lowered: LoweredMethod, store: Store) -> list[Inputs]:
     exported = lowered.exported
     names = [spec.name for spec in exported.inputs]
-    samples = read_samples(store, exported.evaluation, names, len(exported.sample_names))
-    return [
-        (name, lambda inputs=inputs: inputs, label)
-        for name, inputs, label in zip(exported.sample_names, samples, exported.labels, strict=True)
-    ]
+    return read_samples(store, exported.evaluation, names, len(exported.sample_names))
 
 
 def _of_file(place: str, lowered: LoweredMethod) -> list[Sample]:

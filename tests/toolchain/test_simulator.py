@@ -62,7 +62,7 @@ def test_a_file_of_samples_with_labels_gives_accuracy_and_the_lowest_snr(
     file = tmp_path / "samples.npz"
     np.savez(file, **{method.exported.inputs[0].name: batch.double().numpy(), "label": labels.numpy()})
     seen: list[tuple[int, int]] = []
-    found = evaluated(method, store, str(file), lambda done, total: seen.append((done, total)))
+    found = evaluated(lowered, None, store, str(file), lambda done, total: seen.append((done, total)))
     snrs = [snr_db(one.numpy(), other.numpy()) for one, other in zip(simulated, eager, strict=True)]
     count = len(batch)
     assert (found.samples, seen[-1]) == (count, (count, count))
@@ -89,5 +89,5 @@ def test_a_file_that_has_no_inputs_of_the_program_is_refused(
     else:
         file.write_text(str(contents))
     with pytest.raises(RequestError, match=problem) as caught:
-        evaluated(lowered.methods[0], resources.store, str(file), lambda *_: None)
+        evaluated(lowered, None, resources.store, str(file), lambda *_: None)
     assert caught.value.key == "--samples"

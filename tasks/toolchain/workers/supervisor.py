@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -32,6 +33,7 @@ _STACKS_S = 1.0
 START_S = 300.0
 """How long a caller waits for the start of a worker. The fork server may still import the toolchain."""
 _MOST_FRAMES = 12
+_LEAST_FURTHER_S, _MOST_TIMES = 120.0, 10
 
 Subject = tuple[str, ...]
 """What a call works on: the names of a model, a scheme, a backend and an SoC, as far as the call depends on them."""
@@ -114,24 +116,33 @@ class Supervisor:
             raise MachineFault(f"{error} within {START_S:g} s\n{stacks}") from error
 
     def run(
-        self, stage: str, subject: Subject, start: Callable[[Path], Process], *, log: bytes = b""
+        self, stage: str, subject: Subject, start: Callable[[Path], Process], *, log: bytes = b"", most_s: float = inf
     ) -> CallResult[Any]:
         """Run a call in a process that `start` starts, with a scratch folder, and end the process.
 
-        `log`: what precedes the log of the process. Raises ProcessKilled.
+        `log`: what precedes the log of the process. `most_s`: see `follow`. Raises ProcessKilled.
         """
         with self.scratch(stage) as scratch:
-            return self.follow(start(scratch), stage, subject, time.monotonic(), log=log)
+            return self.follow(start(scratch), stage, subject, time.monotonic(), log=log, most_s=most_s)
 
     def follow(
-        self, process: Process, stage: str, subject: Subject, start: float, *, stays: bool = False, log: bytes = b""
+        self,
+        process: Process,
+        stage: str,
+        subject: Subject,
+        start: float,
+        *,
+        stays: bool = False,
+        log: bytes = b"",
+        most_s: float = inf,
     ) -> CallResult[Any]:
         """Wait until the process answers, ends or exceeds a limit. Then end the process, unless `stays` is true.
 
-        `start`: the monotonic time at which the call began. `log`: what precedes the log of the process.
+        `start`: the monotonic time at which the call began. `log`: what precedes the log of the process. `most_s`: a
+        deadline of this call that is earlier than that of all calls.
         Raises ProcessKilled if the process is killed from outside.
         """
-        peak, limit = 0, MemoryLimit(self.memory_bytes)
+        peak, limit, deadline_s = 0, MemoryLimit(self.memory_bytes), min(most_s, self.deadline_s)
         outcome: Message | _LimitExceeded | None = None
         tail = stacks = ""
         try:
@@ -139,8 +150,8 @@ class Supervisor:
                 outcome = process.next(_POLL_S)
                 usage = process.memory_usage()
                 peak = max(peak, usage.own_bytes)
-                if outcome is None and time.monotonic() - start > self.deadline_s:
-                    outcome = _LimitExceeded("deadline", f"deadline of {self.deadline_s:g} s")
+                if outcome is None and time.monotonic() - start > deadline_s:
+                    outcome = _LimitExceeded("deadline", f"deadline of {deadline_s:g} s")
                     tail, stacks = _tail(process.log()), _stacks()
                     process.log(stacks=True)
                 elif outcome is None and limit.is_exceeded(usage):
@@ -201,3 +212,12 @@ def _stacks() -> str:
 def _tail(log: bytes) -> str:
     lines = log[-_TAIL_BYTES:].decode(errors="replace").splitlines()
     return "\n".join(line[:400] for line in lines[-_TAIL_LINES:])
+
+
+def most_further_s(program_s: float) -> float:
+    """Return how long a further compilation of a program may take: of a part of it, or of a change that is tried.
+
+    QNN's compiler can repeat one of its passes without end, and a cell has many such compilations. `program_s`: the
+    seconds that the toolchain needed for the program.
+    """
+    return max(_LEAST_FURTHER_S, _MOST_TIMES * program_s)
