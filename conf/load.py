@@ -380,18 +380,18 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
         except RequestError as error:
             raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
         request.pool = [composed_device(device, *overridden) for device in selected]
-        yield with_samples(replace(request, model_words=_model_words(cell, options)))
+        yield with_samples(replace(request, model_words=_model_words(cell, request.model.name, options)))
 
 
-def _model_words(cell: Overrides, options: Options) -> list[str]:
-    """Return the overrides that select the model of a cell and its samples; none if the model's name says it all."""
-    keys = [key_of(override) for override in cell]
-    names = [_parse([override])[0].value() for key, override in zip(keys, cell, strict=True) if key == "model"]
-    if not any(name in options.named for name in names) and not {*keys} & {*SAMPLES_KEYS}:
+def _model_words(cell: Overrides, model: str, options: Options) -> list[str]:
+    """Return the overrides that make the program of a cell and its samples; none if the names say it all."""
+    of_program = "model.", "scheme.", "soc.", "backend.", *SAMPLES_KEYS
+    names = [_parse([override])[0].value() for override in cell if key_of(override) == "model"]
+    changing = [override for override in cell if key_of(override).startswith(of_program)]
+    if not changing and not any(name in options.named for name in names):
         return []
-    of_model = (override for key, override in zip(keys, cell, strict=True) if key.startswith(("model.", *SAMPLES_KEYS)))
-    words = [f"model={_quoted_if_needed(options.portable_name('model', str(name)))}" for name in names]
-    return [*words, *mask_secrets(list(of_model), MASKED_NAMES)]
+    words = [f"model={_quoted_if_needed(options.portable_name('model', str(name)))}" for name in names or [model]]
+    return [*words, *mask_secrets(changing, MASKED_NAMES)]
 
 
 def _quoted_if_needed(text: str) -> str:

@@ -252,8 +252,8 @@ class Request:
     """The farm's devices, composed from the names in `farm.devices`. This field is not a configuration key."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     model_words: list[str] = field(default_factory=list[str], metadata={"is_key": False})
-    """The overrides that select the model and its samples, if it is selected by name or has samples from files, for
-    commands that are shown. This field is not a configuration key."""
+    """The overrides that select the model and its samples, and that change a model, a scheme, an SoC or a backend, for
+    commands that are shown; none if the names say it all. This field is not a configuration key."""
     searched_samples: Count | None = field(default=None, metadata={"is_key": False})
     """Of a repair: the number of evaluation samples, the first ones, that the search uses. This field is not a
     configuration key."""

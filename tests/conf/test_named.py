@@ -144,12 +144,14 @@ def test_a_folder_of_folders_makes_a_classifier(here: Path) -> None:
     assert classifiers == [True, False]
 
 
-def test_the_words_of_a_request_select_its_model_again(here: Path) -> None:
+def test_the_words_of_a_request_make_its_program_again(here: Path) -> None:
     asked = request("model=timm:resnet18", "+model.arguments.size=32", "samples=flat", "+model.arguments.my_key=x")
     assert asked.model_words == [
         "model=timm:resnet18", "+model.arguments.size=32", f"samples={here}/flat", "+model.arguments.my_key=***",
     ]  # fmt: skip
-    assert request("model=digits_cnn", "model.evaluation.count=2").model_words == []
+    changed = ["model=digits_cnn", "model.evaluation.count=2", "scheme.overrides=[{node:fc,range:[-1,1]}]"]
+    assert request(*changed, "scheme=8a8w", "measure.cures=2").model_words == changed
+    assert request("model=digits_cnn", "scheme=8a8w", "measure.cures=2").model_words == []
 
 
 FORMS_IN_WORDS = ", ".join(FORMS)
