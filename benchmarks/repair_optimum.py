@@ -81,6 +81,7 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
         f"target.effective_bits={bits}",
         "certificate.samples=1",
         "budget.compilations=6",
+        "limits.child_deadline_s=60",  # QNN does not end for some blocks, and a program takes three seconds
         f"artifacts={artifacts}",
     ]
     result = run_repair(planned(words, [Path(MODELS)]), ["repair", *words])

@@ -1,5 +1,6 @@
 """The stage lower: QuantizedModel + SoC -> LoweredProgram."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,6 +28,10 @@ from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.readback.audit import audit, differences
 from qnnsweep.tasks.toolchain.readback.state_audit import state_checks
 from qnnsweep.tasks.toolchain.workers.pool import SharedZygote, WorkerPool
+from qnnsweep.tasks.toolchain.workers.supervisor import DEADLINE, most_further_s
+
+_LEAST_WITH_MORE_S = 600.0
+"""The least deadline of a compilation that need not be repeated in whole: it has more than the shipping program."""
 
 
 def lower(
@@ -35,9 +40,9 @@ def lower(
     """Compile the shipping, the debug and the profile program, and record facts that only the compiler has.
 
     Everything that does not depend on the SoC is computed once for all SoCs that are lowered at the same time. If the
-    compiler crashes, the compilation is repeated without the debug and the profile program. Raises ToolchainError if
-    the toolchain fails, with what compiles instead if the compiler refused the program, and ProgramDiffers if the
-    program is not the requested one.
+    compiler crashes, or repeats a pass without end, the compilation is repeated without the debug and the profile
+    program. Raises ToolchainError if the toolchain fails, with what compiles instead if the compiler refused the
+    program, and ProgramDiffers if the program is not the requested one.
     """
     scheme, kind = options.scheme, options.kind
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
@@ -80,18 +85,21 @@ def _compile(
     edge: SharedZygote, quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions, store: Store
 ) -> LoweredProgram | tuple[CompilerRefusal, Blob]:
     subject = (*edge.zygote.subject, soc.name) if soc else edge.zygote.subject
-    arguments = (quantized.model, soc)
+    arguments, has_more = (quantized.model, soc), bool(options.dump_operators or options.profile_level)
+    most_s = max(_LEAST_WITH_MORE_S, most_further_s(sum(call.seconds for call in quantized.made)))
     try:
-        result = edge.call("lower", entrypoints.lower_unless_refused, *arguments, options, store, subject=subject)
+        given = entrypoints.lower_unless_refused, *arguments, options, store
+        result = edge.call("lower", *given, subject=subject, most_s=most_s if has_more else math.inf)
         if isinstance(result.value, CompilerRefusal):
             return result.value, result.log
         lowered = result.value
     except ToolchainError as error:
-        if not (options.dump_operators or options.profile_level) or error.signal is None:
+        if not has_more or (error.signal is None and error.cause != DEADLINE):
             raise
         plain = replace(options, dump_operators=False, profile_level=0)
         result = edge.call("lower", entrypoints.lower_model, *arguments, plain, store, subject=subject)
-        unavailable = f"the compilation with the debug or profile program ended in {error.signal.name}"
+        how = "did not end in time" if error.signal is None else f"ended in {error.signal.name}"
+        unavailable = f"the compilation with the debug or profile program {how}"
         profile = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
         debug = (DebugProgram(program=None, unavailable=unavailable),) if options.dump_operators else ()
         methods = (

@@ -33,6 +33,8 @@ _STACKS_S = 1.0
 START_S = 300.0
 """How long a caller waits for the start of a worker. The fork server may still import the toolchain."""
 _MOST_FRAMES = 12
+DEADLINE = "deadline"
+"""The cause of the ToolchainError of a call that did not end in time."""
 _LEAST_FURTHER_S, _MOST_TIMES = 120.0, 10
 
 Subject = tuple[str, ...]
@@ -151,7 +153,7 @@ class Supervisor:
                 usage = process.memory_usage()
                 peak = max(peak, usage.own_bytes)
                 if outcome is None and time.monotonic() - start > deadline_s:
-                    outcome = _LimitExceeded("deadline", f"deadline of {deadline_s:g} s")
+                    outcome = _LimitExceeded(DEADLINE, f"deadline of {deadline_s:g} s")
                     tail, stacks = _tail(process.log()), _stacks()
                     process.log(stacks=True)
                 elif outcome is None and limit.is_exceeded(usage):
