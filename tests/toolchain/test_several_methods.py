@@ -26,6 +26,7 @@ from qnnsweep.tasks.records import ExportedModel, LoweredMethod
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.results.rows import rows
 from qnnsweep.tasks.toolchain import entrypoints
+from qnnsweep.tasks.toolchain.simulation import evaluated
 
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
@@ -93,6 +94,19 @@ def lowered_of(cell: CellResult) -> tuple[LoweredMethod, ...]:
 
 def tables(cell: CellResult) -> dict[str, list[dict[str, Any]]]:
     return rows("a run", [cell], None)
+
+
+def test_the_samples_of_all_methods_are_simulated_or_those_of_one(cell: CellResult, resources: Resources) -> None:
+    assert cell.lowered is not None
+    designed = [row for row in tables(cell)["outputs"] if row["rung"] == "designed"]
+    for method, samples in ((None, 5), ("encode", 3), ("classify", 2)):
+        simulated = evaluated(cell.lowered, method, resources.store, None, lambda *_: None)
+        of_method = [row["snr_db"] for row in designed if method in (None, row["method"])]
+        assert (simulated.samples, simulated.snr_db) == (samples, min(of_method))
+    with pytest.raises(RequestError) as caught:
+        evaluated(cell.lowered, None, resources.store, "x.npy", lambda *_: None)
+    lines = "--samples=x.npy: the samples are for one method: choose it with --method, of encode, classify"
+    assert str(caught.value) == lines
 
 
 def test_an_override_of_a_method_needs_no_operator_in_the_other_methods(

@@ -14,6 +14,7 @@ from qnnsweep.tasks.export import export
 from qnnsweep.tasks.records import ExportedModel
 from qnnsweep.tasks.results.outcome import CellResult, judge
 from qnnsweep.tasks.results.rows import rows
+from qnnsweep.tasks.toolchain.simulation import evaluated
 from tests.toolchain.state_cells import EARS, LEAKY, MICRO, lowered_of, measured, request_of
 
 if TYPE_CHECKING:
@@ -73,6 +74,42 @@ def test_the_worst_step_is_one_of_those_whose_operators_are_compared(cell: CellR
         if (share["sample"], share["output"]) == (lowest["sample"], lowest["output"])
     ]
     assert explained
+
+
+def test_the_steps_are_simulated_with_the_states_that_simulated_steps_wrote(
+    cell: CellResult, resources: Resources
+) -> None:
+    assert cell.lowered is not None
+    seen: list[tuple[int, int]] = []
+    simulated = evaluated(cell.lowered, None, resources.store, None, lambda *done: seen.append(done))
+    device = [row for row in tables(cell)["outputs"] if row["rung"] == "device"]
+    lowest = min(device, key=lambda row: row["snr_db"])
+    assert (simulated.samples, simulated.top1_agreement, seen[-1]) == (6, 1.0, (6, 6))
+    close_db = 1 if cell.request.scheme.name == "16a8w" else 3  # the device adds float16 numbers in an order of its own
+    assert simulated.snr_db == pytest.approx(lowest["snr_db"], abs=close_db)
+    alone = evaluated(cell.lowered, "decode", resources.store, None, lambda *_: None)
+    of_decode = min(row["snr_db"] for row in device if row["method"] == "decode")
+    assert (alone.samples, alone.snr_db) == (4, pytest.approx(of_decode, abs=close_db))
+
+
+@pytest.mark.parametrize(
+    ("method", "place", "problem"),
+    [
+        ("embed", None, "--method=embed: is none of its methods: prefill, decode"),
+        (
+            None,
+            "x.npy",
+            "--samples=x.npy: a model with states is simulated with the sequences with which it was measured",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(
+    method: str | None, place: str | None, problem: str, cell: CellResult, resources: Resources
+) -> None:
+    assert cell.lowered is not None
+    with pytest.raises(RequestError) as caught:
+        evaluated(cell.lowered, method, resources.store, place, lambda *_: None)
+    assert str(caught.value) == problem
 
 
 def test_the_operators_of_the_steps_are_compared_on_the_inputs_that_the_device_had(cell: CellResult) -> None:
