@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -73,6 +74,7 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
     from qnnsweep.tasks.records import WeightBits
     from qnnsweep.tasks.repair.allocation import effective_bits, settings_of_bits
     from qnnsweep.tasks.repair.facts import operator_facts
+    from qnnsweep.tasks.repair.prediction import LOWEST
     from qnnsweep.tasks.repair.schemes import with_settings
     from qnnsweep.tasks.toolchain import entrypoints
 
@@ -104,8 +106,8 @@ def compared(network: str, seed: int, bits: float, artifacts: str) -> Compared:
 
     def by_quantizer(choice: Sequence[int]) -> float:
         """Return the noise of a choice that the quantizer makes itself."""
-        given = [method], None, step.scheme, chosen(choice), kind, cell.request.soc, 0.0, store
-        noise, refused = workers.call("cure", entrypoints.try_scheme, *given).value  # 0.0: nothing is compiled
+        given = [method], None, step.scheme, chosen(choice), kind, cell.request.soc, LOWEST, math.inf, store
+        noise, refused = workers.call("cure", entrypoints.try_scheme, *given).value  # math.inf: nothing is compiled
         assert refused is None, refused
         return fmean(noise[:count])
 

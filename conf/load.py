@@ -380,18 +380,19 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
         except RequestError as error:
             raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
         request.pool = [composed_device(device, *overridden) for device in selected]
-        yield with_samples(replace(request, model_words=_model_words(cell, request.model.name, options)))
+        yield with_samples(replace(request, program_words=_program_words(cell, request, options)))
 
 
-def _model_words(cell: Overrides, model: str, options: Options) -> list[str]:
+def _program_words(cell: Overrides, request: Request, options: Options) -> list[str]:
     """Return the overrides that make the program of a cell and its samples; none if the names say it all."""
-    of_program = "model.", "scheme.", "soc.", "backend.", *SAMPLES_KEYS
-    names = [_parse([override])[0].value() for override in cell if key_of(override) == "model"]
-    changing = [override for override in cell if key_of(override).startswith(of_program)]
-    if not changing and not any(name in options.named for name in names):
+    names = {"model": request.model.name, "scheme": request.scheme.name, "soc": request.soc.name}
+    chosen = [(key, str(_parse([override])[0].value())) for override in cell if (key := key_of(override)) in names]
+    values = {group: options.portable_name(group, name) for group, name in chosen}
+    changing = [word for word in cell if key_of(word).startswith((*map("{}.".format, names), *SAMPLES_KEYS))]
+    if not changing and values.items() <= names.items():
         return []
-    words = [f"model={_quoted_if_needed(options.portable_name('model', str(name)))}" for name in names or [model]]
-    return [*words, *mask_secrets(changing, MASKED_NAMES)]
+    words = (f"{group}={_quoted_if_needed(value)}" for group, value in values.items())
+    return [*words, *mask_secrets(changing, request.masked_names)]
 
 
 def _quoted_if_needed(text: str) -> str:

@@ -62,7 +62,7 @@ def recorded(plan: Plan) -> dict[str, Any]:
         request = cell.request
         numbers = {group: number(group, getattr(request, group)) for group in KINDS if group != "device"}
         devices = [number("device", device) for device in request.devices]
-        others = {"toolchain": request.toolchain.name, "impossible": cell.impossible, "words": request.model_words}
+        others = {"toolchain": request.toolchain.name, "impossible": cell.impossible, "words": request.program_words}
         cells.append(numbers | {"devices": devices} | others)
     return {"values": {group: [json.loads(text) for text in known] for group, known in values.items()}, "cells": cells}
 
@@ -115,7 +115,7 @@ def _cell(
         device=devices[0],
         pool=devices if values["farm"].name else [],
         toolchain=toolchain_of(str(cell["toolchain"])),
-        model_words=[*map(str, cell["words"])],
+        program_words=[*map(str, cell["words"])],
         limits=now.limits,
     )
     return PlannedCell(request=request, impossible=None if cell["impossible"] is None else str(cell["impossible"]))

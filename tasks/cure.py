@@ -23,7 +23,7 @@ from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 from qnnsweep.tasks.toolchain.workers.supervisor import CallResult, most_further_s
 
 _COMPILED_FROM_DB = 0.5
-"""The gain at the rung `designed` from which the changed operators are compiled."""
+"""The gain of the number of the target, at the rung `designed`, from which the changed operators are compiled."""
 
 
 def cure(
@@ -51,17 +51,18 @@ def cure(
     silent = workers.reporting(lambda: None)  # the first call reports the start
     subject = lowered.model.name, lowered.scheme, lowered.backend, *filter(None, [lowered.soc])
     driven = lowered.model.driven
-    plan = None if driven is None else driven.plan
+    plan, statistic = None if driven is None else driven.plan, statistic_of(target)
     allocations: list[Allocation] = []
     trials: dict[tuple[object, ...], Trial] = {}
     calls = iter([workers])
 
-    def call(function: Callable[..., Any], *given: Any, most_s: float = math.inf) -> CallResult[Any]:
-        return next(calls, silent).call("cure", function, *given, subject=subject, most_s=most_s)
+    def call(function: Callable[..., Any], *given: Any, most_cpu_s: float = math.inf) -> CallResult[Any]:
+        return next(calls, silent).call("cure", function, *given, subject=subject, most_cpu_s=most_cpu_s)
 
-    def trial_of(candidate: Candidate, changed: SchemeConfig, most_noise: float) -> Trial:
-        given = lowered.methods, plan, scheme, changed, kind, soc, most_noise, store
-        return _trial(candidate, partial(call, entrypoints.try_scheme, *given, most_s=most_further_s(lowered.seconds)))
+    def trial_of(candidate: Candidate, changed: SchemeConfig, least_db: float) -> Trial:
+        given = lowered.methods, plan, scheme, changed, kind, soc, statistic, least_db, store
+        limit = most_further_s(lowered.seconds)
+        return _trial(candidate, partial(call, entrypoints.try_scheme, *given, most_cpu_s=limit))
 
     def offered() -> list[Candidate]:
         return [
@@ -72,17 +73,17 @@ def cure(
 
     before: tuple[float, ...] = ()
     if plan is not None and (first := offered()[:1]):
-        unchanged = trial_of(first[0], scheme, math.inf)
+        unchanged = trial_of(first[0], scheme, -math.inf)
         if unchanged.refused is not None:  # no change can be judged
             return Cures(trials=(unchanged,))
         before = unchanged.noise
-    promise = Promise(comparison, lowered, before, statistic_of(target))
-    most_noise = max(promise.design.values(), default=0.0) / 10 ** (_COMPILED_FROM_DB / 10)
+    promise = Promise(comparison, lowered, before, statistic)
+    least_db = statistic([*promise.design.values()]) + _COMPILED_FROM_DB
 
     def helps(candidate: Candidate) -> bool:
         """Try a candidate, and return whether no other one need be tried."""
         # Of a change for the device's own error, the host can show only that it compiles.
-        limit = math.inf if candidate.is_needed or candidate.cause == "device" else most_noise
+        limit = -math.inf if candidate.is_needed or candidate.cause == "device" else least_db
         trial = trials[candidate.key] = trial_of(candidate, candidate.scheme, limit)
         promised = promise.of(candidate, trial)
         return promised is not None and (promised.predicted_db >= OF_USE_DB or candidate.is_needed)
@@ -157,4 +158,4 @@ def _key_inputs(
     return lowered, comparison, (replace(scheme, name=""), kind, soc, count, limits, known)
 
 
-cure_task = stage(cure, version=13, key_inputs=_key_inputs)
+cure_task = stage(cure, version=14, key_inputs=_key_inputs)

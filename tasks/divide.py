@@ -46,8 +46,8 @@ def divide(
 
         def compiled(number: int, span: Span) -> CallResult[Debugged]:
             given = number, span, soc, options, store
-            most_s = most_further_s(lowered.seconds)
-            return edge.call("divide", entrypoints.debug_program, *given, subject=subject, most_s=most_s)
+            limit = most_further_s(lowered.seconds)
+            return edge.call("divide", entrypoints.debug_program, *given, subject=subject, most_cpu_s=limit)
 
         parts = {
             (number, span): threads.submit(_part, method, span, partial(compiled, number, span))

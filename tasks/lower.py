@@ -28,10 +28,10 @@ from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.readback.audit import audit, differences
 from qnnsweep.tasks.toolchain.readback.state_audit import state_checks
 from qnnsweep.tasks.toolchain.workers.pool import SharedZygote, WorkerPool
-from qnnsweep.tasks.toolchain.workers.supervisor import DEADLINE, most_further_s
+from qnnsweep.tasks.toolchain.workers.supervisor import ENDLESS, most_further_s
 
-_LEAST_WITH_MORE_S = 600.0
-"""The least deadline of a compilation that need not be repeated in whole: it has more than the shipping program."""
+LEAST_WITH_DEBUG_S = 600.0
+"""The least limit of the processor time of a compilation of the shipping program together with others."""
 
 
 def lower(
@@ -86,19 +86,23 @@ def _compile(
 ) -> LoweredProgram | tuple[CompilerRefusal, Blob]:
     subject = (*edge.zygote.subject, soc.name) if soc else edge.zygote.subject
     arguments, has_more = (quantized.model, soc), bool(options.dump_operators or options.profile_level)
-    most_s = max(_LEAST_WITH_MORE_S, most_further_s(sum(call.seconds for call in quantized.made)))
+    limit = most_further_s(sum(call.seconds for call in quantized.made), LEAST_WITH_DEBUG_S) if has_more else math.inf
     try:
         given = entrypoints.lower_unless_refused, *arguments, options, store
-        result = edge.call("lower", *given, subject=subject, most_s=most_s if has_more else math.inf)
+        result = edge.call("lower", *given, subject=subject, most_cpu_s=limit)
         if isinstance(result.value, CompilerRefusal):
             return result.value, result.log
         lowered = result.value
     except ToolchainError as error:
-        if not has_more or (error.signal is None and error.cause != DEADLINE):
+        if not has_more or (error.signal is None and error.cause != ENDLESS):
             raise
         plain = replace(options, dump_operators=False, profile_level=0)
         result = edge.call("lower", entrypoints.lower_model, *arguments, plain, store, subject=subject)
-        how = "did not end in time" if error.signal is None else f"ended in {error.signal.name}"
+        how = (
+            f"had no end after {limit:g} s of processor time"
+            if error.signal is None
+            else f"ended in {error.signal.name}"
+        )
         unavailable = f"the compilation with the debug or profile program {how}"
         profile = ProfileProgram(program=None, unavailable=unavailable, nodes=(), schematics=())
         debug = (DebugProgram(program=None, unavailable=unavailable),) if options.dump_operators else ()

@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
+from qnnsweep.conf.schema import Request
 from qnnsweep.conf.schemes import Precision
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.tasks.numerics.dead_parts import NO_DEPENDENCE
@@ -78,15 +79,23 @@ def _next(cell: CellResult, judged: Judgement, measured: Finals) -> Iterator[str
         elif cell.cures is not None and request.scheme.precision is not Precision.quantized:
             yield "No cure is tried for a float scheme."
         return
-    model = [shlex.quote(word) for word in request.model_words] or [f"model={request.model.name}"]
-    words = [*model, f"scheme={request.scheme.name}"]
-    words += [f"soc={request.soc.name}"] if request.soc else []
+    words = _program_words(request)
     limit_db = judged.limits.final_snr_db_limit
     words.append(f"target.final_snr_db={repair_target_db(measured.final_snr_db, limit_db, first.predicted_db)}")
     gain, lowest, highest = map(gain_in_words, (first.predicted_db, first.lowest_db, first.highest_db))
     cure = f"{first.candidate.description}: {gain} dB predicted"
     cure += f", {lowest} to {highest} per sample" if lowest != highest else ""
     yield f"Next: `qnnsweep repair {' '.join(words)}` ({cure})."
+
+
+def _program_words(request: Request) -> list[str]:
+    """Return the overrides that make a cell's program again, for a shell: those of its names, then all others."""
+    given = {word.partition("=")[0]: word for word in request.program_words}
+    names = {"model": request.model.name, "scheme": request.scheme.name, "soc": request.soc and request.soc.name}
+    words = [
+        given.pop(group, f"{group}={name}") for group, name in names.items() if name and f"{group}.name" not in given
+    ]
+    return [*map(shlex.quote, [*words, *given.values()])]
 
 
 def repair_target_db(final_snr_db: float | None, limit_db: float | None, gain_db: float) -> int:

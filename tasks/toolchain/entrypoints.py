@@ -77,14 +77,15 @@ def try_scheme(
     changed: SchemeConfig,
     kind: str,
     soc: SocConfig | None,
-    most_noise: float,
+    statistic: Callable[[Sequence[float]], float],
+    least_db: float,
     store: Store,
 ) -> tuple[list[float], str | None]:
     from qnnsweep.tasks.toolchain import trial
     from qnnsweep.tasks.toolchain.nodes import naming_nodes
 
     with naming_nodes():
-        return trial.try_scheme(before, plan, scheme, changed, kind, soc, most_noise, store)
+        return trial.try_scheme(before, plan, scheme, changed, kind, soc, statistic, least_db, store)
 
 
 def best_bits(

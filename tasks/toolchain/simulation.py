@@ -37,8 +37,9 @@ def evaluated(
 
     `method`: the only one whose outputs count; None for all. `place`: see `stored_samples`; None for the samples with
     which the program was measured. With states, these are the steps of its sequences, of which each reads the states
-    that the steps before it wrote. `on_sample`: called with the number of samples done and of all samples. Raises
-    RequestError.
+    that the steps before it wrote; their tokens are not counted, because those of a sequence depend on each other.
+    `on_sample`: called with the number of samples done and of all samples. Raises RequestError, and EvidenceError if
+    the host cannot compute a sample.
     """
     make_deterministic()
     counted = [one for one in program.methods if method in (None, one.exported.name)]
@@ -51,8 +52,9 @@ def evaluated(
     for done, answer in enumerate(answers, 1):
         names.append(answer.sample if len(counted) == 1 else f"{answer.method}: {answer.sample}")
         noise.append(sample_noise(answer.pairs))
-        actual, reference = map(top1, answer.pairs[answer.result])
-        classes.append((actual, reference, answer.label))
+        actual, reference = map(top1, answer.pairs[0])
+        if program.model.driven is None:
+            classes.append((actual, reference, answer.label))
         on_sample(done, total)
     judged = [(actual, eager, label) for actual, eager, label in classes if actual is not None and eager is not None]
     labelled = [(actual == label, eager == label) for actual, eager, label in judged if label is not None]
@@ -80,8 +82,6 @@ class _Answer:
     method: str
     sample: str
     pairs: Sequence[tuple[Array, Array]]
-    result: int
-    """The position of the first output that is no state."""
     label: int | None
 
 
@@ -111,7 +111,7 @@ def _steps(
 ) -> Iterator[_Answer]:
     """Yield the answers to all steps of the methods that count."""
     by_name = {method.exported.name: method.exported for method in methods}
-    eager = {name: read_tensors(store, exported.outputs_eager) for name, exported in by_name.items()}
+    eager = {name: read_tensors(store, by_name[name].outputs_eager) for name in counted}
     hosts = [
         HostMethod(
             exported=method.exported, samples=_samples(method, store), run=partial(_outputs, Simulator(method, store))
@@ -134,11 +134,11 @@ def _stored(
     exported: ExportedMethod, number: int, outputs: Sequence[torch.Tensor], eager: Mapping[str, torch.Tensor]
 ) -> _Answer:
     """Return the answer to a sample of the export, beside the stored outputs of eager PyTorch."""
+    references = [eager[tensor_key(number, index)].numpy() for index in range(len(exported.outputs))]
     return _Answer(
         method=exported.name,
         sample=exported.sample_names[number],
-        pairs=[(one.numpy(), eager[tensor_key(number, index)].numpy()) for index, one in enumerate(outputs)],
-        result=exported.results[0],
+        pairs=[(one.numpy(), other) for one, other in zip(outputs, references, strict=True)],
         label=exported.labels[number],
     )
 
@@ -150,7 +150,7 @@ def _of_samples(lowered: LoweredMethod, samples: Sequence[Sample], store: Store)
         tensors = inputs()
         outputs = [one.numpy() for one in _outputs(simulator, tensors)]
         pairs = list(zip(outputs, eager(*tensors), strict=True))
-        yield _Answer(method=lowered.exported.name, sample=name, pairs=pairs, result=0, label=label)
+        yield _Answer(method=lowered.exported.name, sample=name, pairs=pairs, label=label)
 
 
 def _outputs(simulator: Simulator, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

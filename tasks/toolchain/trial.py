@@ -5,7 +5,7 @@ operators of an override: shared grids, constants, readers. The model of the ari
 promises a gain, the operators whose bits or form changed are compiled, with all others on the CPU.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from executorch.exir import EdgeProgramManager
@@ -45,15 +45,16 @@ def try_scheme(
     changed: SchemeConfig,
     kind: str,
     soc: SocConfig | None,
-    most_noise: float,
+    statistic: Callable[[Sequence[float]], float],
+    least_db: float,
     store: Store,
 ) -> tuple[list[float], str | None]:
     """Return the noise-to-signal ratio of each sample's worst final output at the rung `designed`, and a refusal.
 
     `before`, `scheme`: the methods of the program before the change. The samples are those of the first method, then
-    those of the next. `plan`: the steps of a model with states; None without states. `most_noise`: nothing is compiled
-    if a sample has more noise. The refusal says why the host cannot compute the program, or why it cannot be compiled;
-    None if it can. Raises RequestError for an override that does not fit the program.
+    those of the next. `plan`: the steps of a model with states; None without states. Nothing is compiled if `statistic`
+    of the noise, in dB, is lower than `least_db`. The refusal says why the host cannot compute the program, or why it
+    cannot be compiled; None if it can. Raises RequestError for an override that does not fit the program.
     """
     make_deterministic()
     designed = designed_methods(before, plan, changed, kind, store)
@@ -64,7 +65,7 @@ def try_scheme(
         noise = [of_sample + _NOISE_OF_16_BITS for of_sample in noise]
     if any(override.precision is OverridePrecision.float16 for override in changed.overrides):
         noise = [of_sample + _NOISE_OF_FLOAT16 for of_sample in noise]
-    if max(noise, default=0.0) > most_noise:
+    if statistic(noise) < least_db:
         return noise, None
     for method in designed:
         differing = _changed(method.before.operators, method.operators, scheme, changed)

@@ -146,12 +146,15 @@ def test_a_folder_of_folders_makes_a_classifier(here: Path) -> None:
 
 def test_the_words_of_a_request_make_its_program_again(here: Path) -> None:
     asked = request("model=timm:resnet18", "+model.arguments.size=32", "samples=flat", "+model.arguments.my_key=x")
-    assert asked.model_words == [
+    assert asked.program_words == [
         "model=timm:resnet18", "+model.arguments.size=32", f"samples={here}/flat", "+model.arguments.my_key=***",
     ]  # fmt: skip
-    changed = ["model=digits_cnn", "model.evaluation.count=2", "scheme.overrides=[{node:fc,range:[-1,1]}]"]
-    assert request(*changed, "scheme=8a8w", "measure.cures=2").model_words == changed
-    assert request("model=digits_cnn", "scheme=8a8w", "measure.cures=2").model_words == []
+    names, changed = ["model=digits_cnn", "scheme=8a8w"], ["model.evaluation.count=2", "scheme.name=mine"]
+    assert request(*names, *changed, "measure.cures=2").program_words == [*names, *changed]
+    assert request(*names, "measure.cures=2").program_words == []
+    assert request("model.name=mine", "scheme=8a8w").program_words == ["scheme=8a8w", "model.name=mine"]
+    secret = request("+model.arguments.pin=1234", "masked_names=pin").program_words
+    assert secret == ["+model.arguments.pin=***"]
 
 
 FORMS_IN_WORDS = ", ".join(FORMS)

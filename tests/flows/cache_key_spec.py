@@ -227,7 +227,7 @@ REQUEST = (
     same("searched_samples", 2, LOWER_ON, "the samples to capture are chosen among these"),
     same("samples", "photographs", NONE, _SOURCES),
     same("calibration", "photographs", NONE, _SOURCES),
-    same("model_words", ["model=another"], NONE, "shown in commands only"),
+    same("program_words", ["model=another"], NONE, "shown in commands only"),
     same("retention.keep_runs", 1, NONE, _SWEEP),
     same("retention.keep_days", 1.0, NONE, _SWEEP),
     same("retention.max_gib", 1.0, NONE, _SWEEP),

@@ -291,6 +291,35 @@ def test_an_output_with_nans_is_named(planned: Request) -> None:
     assert diagnosed(passed_cell(planned, comparison=comparison)).startswith("Output logits of a: ")
 
 
+def cured_cell(planned: Request, noise: tuple[float, ...], refused: str | None) -> CellResult:
+    """Return a cell of two samples with one trial."""
+    rows = tuple(
+        replace(ANSWER, rung=rung, sample=sample, sample_name="ab"[sample], gap=replace(ANSWER.gap, snr_db=snr_db))
+        for rung in ("designed", "device")
+        for sample, snr_db in ((0, 35.0), (1, 30.0))
+    )
+    tried = Trial(
+        cause="weights", change="16-bit float", operators=("conv",), noise=noise, refused=refused,
+    )  # fmt: skip
+    return passed_cell(planned, comparison=replace(COMPARISON, outputs=rows), cures=Cures(trials=(tried,)))
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["model=/my nets/net.yaml", "scheme=s.yaml"], "'model=/my nets/net.yaml' scheme=s.yaml soc=SM8650"),
+        (
+            ["model=digits_cnn", "soc=SM8650", "scheme.overrides=[{node:fc,range:[-1,1]}]"],
+            "model=digits_cnn scheme=8a8w soc=SM8650 'scheme.overrides=[{node:fc,range:[-1,1]}]'",
+        ),
+        (["model.name=mine"], "scheme=8a8w soc=SM8650 model.name=mine"),
+    ],
+)
+def test_the_command_makes_the_program_of_the_cell_again(words: list[str], command: str, planned: Request) -> None:
+    sentence = diagnosed(cured_cell(replace(planned, program_words=words), (1e-6, 1e-5), None))
+    assert f"Next: `qnnsweep repair {command} target.final_snr_db=40`" in sentence
+
+
 def test_without_operators_the_reason_is_that_of_the_lowering(planned: Request) -> None:
     assert diagnosed(without_debug_program(planned)).endswith(
         "Without operators, the causes are unknown: already inserted."
@@ -346,15 +375,7 @@ def test_a_method_without_a_debug_program_is_named_although_another_method_has_o
 def test_a_sentence_names_only_a_change_that_was_tried_and_helps(
     planned: Request, noise: tuple[float, ...], refused: str | None, sentence: str
 ) -> None:
-    rows = tuple(
-        replace(ANSWER, rung=rung, sample=sample, sample_name="ab"[sample], gap=replace(ANSWER.gap, snr_db=snr_db))
-        for rung in ("designed", "device")
-        for sample, snr_db in ((0, 35.0), (1, 30.0))
-    )
-    tried = Trial(
-        cause="weights", change="16-bit float", operators=("conv",), noise=noise, refused=refused,
-    )  # fmt: skip
-    cell = passed_cell(planned, comparison=replace(COMPARISON, outputs=rows), cures=Cures(trials=(tried,)))
+    cell = cured_cell(planned, noise, refused)
     assert diagnosed(cell).endswith(sentence)
     assert "Next" not in diagnosed(replace(cell, cures=Cures(trials=())))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 
 from qnnsweep.tasks.records import LoweredMethod, WeightBits
 from qnnsweep.tasks.repair.allocation import choices_of
+from qnnsweep.tasks.repair.prediction import LOWEST
 from qnnsweep.tasks.repair.schemes import Selector, with_settings
 from qnnsweep.tasks.toolchain import entrypoints
 
@@ -33,7 +35,7 @@ def test_no_other_bits_have_less_noise_when_the_quantizer_rounds_the_weights(
     for bits in product((4, 8), repeat=len(weights)):
         if sum(number * choices.elements for number, choices in zip(bits, weights, strict=True)) <= most_bits:
             changed = _with_bits(method, scheme, bits)
-            given = [method], None, scheme, changed, "qnn", request_8a8w.soc, 0.0, store
+            given = [method], None, scheme, changed, "qnn", request_8a8w.soc, LOWEST, math.inf, store
             of_samples, refused = resources.workers.call("cure", entrypoints.try_scheme, *given).value
             assert refused is None
             noise[bits] = sum(of_samples)

@@ -84,7 +84,7 @@ def test_the_steps_are_simulated_with_the_states_that_simulated_steps_wrote(
     simulated = evaluated(cell.lowered, None, resources.store, None, lambda *done: seen.append(done))
     device = [row for row in tables(cell)["outputs"] if row["rung"] == "device"]
     lowest = min(device, key=lambda row: row["snr_db"])
-    assert (simulated.samples, simulated.top1_agreement, seen[-1]) == (6, 1.0, (6, 6))
+    assert (simulated.samples, simulated.top1_agreement, seen[-1]) == (6, None, (6, 6))
     close_db = 1 if cell.request.scheme.name == "16a8w" else 3  # the device adds float16 numbers in an order of its own
     assert simulated.snr_db == pytest.approx(lowest["snr_db"], abs=close_db)
     alone = evaluated(cell.lowered, "decode", resources.store, None, lambda *_: None)

@@ -15,6 +15,7 @@ from qnnsweep.conf.schemes import SchemeOverride
 from qnnsweep.tasks.numerics.samples import sample_noise
 from qnnsweep.tasks.records import LoweredProgram
 from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.repair.prediction import LOWEST
 from qnnsweep.tasks.toolchain import entrypoints
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def tried(
 ) -> tuple[list[float], str | None]:
     """Try overrides of the scheme; everything is compiled, whatever the noise is."""
     changed = replace(request.scheme, overrides=[*overrides])
-    given = lowered.methods, None, request.scheme, changed, "qnn", soc, math.inf, resources.store
+    given = lowered.methods, None, request.scheme, changed, "qnn", soc, LOWEST, -math.inf, resources.store
     return resources.workers.call("cure", entrypoints.try_scheme, *given).value
 
 

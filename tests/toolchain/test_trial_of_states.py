@@ -13,7 +13,7 @@ from qnnsweep.conf.schema import Request
 from qnnsweep.conf.schemes import SchemeOverride
 from qnnsweep.tasks.bundle import bundle
 from qnnsweep.tasks.records import LoweredProgram
-from qnnsweep.tasks.repair.prediction import noise_at
+from qnnsweep.tasks.repair.prediction import LOWEST, noise_at
 from qnnsweep.tasks.toolchain import entrypoints
 from tests.toolchain.state_cells import LEAKY, MICRO, lowered_of, measured, request_of
 
@@ -29,7 +29,7 @@ def tried(
     """Try overrides of the scheme; everything is compiled, whatever the noise is."""
     assert lowered.model.driven is not None
     changed, plan = replace(ask.scheme, overrides=[*overrides]), lowered.model.driven.plan
-    given = lowered.methods, plan, ask.scheme, changed, "qnn", ask.soc, math.inf, resources.store
+    given = lowered.methods, plan, ask.scheme, changed, "qnn", ask.soc, LOWEST, -math.inf, resources.store
     return resources.workers.call("cure", entrypoints.try_scheme, *given).value
 
 

@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from qnnsweep.tasks.process_tree import ENDED_BY_OTHERS
-from qnnsweep.tasks.toolchain.workers.memory import MemoryUsage, memory_usage
+from qnnsweep.tasks.toolchain.workers.memory import MemoryUsage, memory_usage, processor_s
 from qnnsweep.tasks.toolchain.workers.messages import (
     Ended,
     LogSoFar,
@@ -103,6 +103,9 @@ class Process:
 
     def memory_usage(self) -> MemoryUsage:
         return memory_usage(self._guard_pid, shares=self._shares)
+
+    def processor_s(self) -> float:
+        return processor_s(self._guard_pid)
 
     def log(self, *, stacks: bool = False) -> bytes:
         """Return the log: until now, or until the end if the process has ended.

@@ -1,14 +1,17 @@
-"""The memory of the processes of a call."""
+"""The memory and the processor time of the processes of a call."""
 
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from qnnsweep.tasks.toolchain.workers.shared_files import FOLDER, private_bytes
+
+Size = TypeVar("Size", int, float)
+_OF_CPU_TIMES = 4  # of the process, and of those of its children that have ended: user, system, user, system
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +62,11 @@ def memory_usage(guard_pid: int | None, *, shares: bool) -> MemoryUsage:
     )
 
 
+def processor_s(guard_pid: int | None) -> float:
+    """Return the processor time of a guard's descendants, in seconds."""
+    return sum(_sizes(guard_pid, lambda process: sum(process.cpu_times()[:_OF_CPU_TIMES])))
+
+
 def _proportional_bytes(process: Any) -> int:
     return process.memory_full_info().pss
 
@@ -69,8 +77,8 @@ def _bytes_outside_folder(process: Any) -> int:
     return sum(mapped.pss for mapped in maps if not mapped.path.startswith(f"{FOLDER}/"))
 
 
-def _sizes(guard_pid: int | None, size: Callable[[psutil.Process], int]) -> list[int]:
-    sizes: list[int] = []
+def _sizes(guard_pid: int | None, size: Callable[[psutil.Process], Size]) -> list[Size]:
+    sizes: list[Size] = []
     with suppress(psutil.Error):
         for process in [] if guard_pid is None else psutil.Process(guard_pid).children(recursive=True):
             with suppress(psutil.Error):

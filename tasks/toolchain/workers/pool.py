@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -85,12 +84,12 @@ class WorkerPool:
         subject: Subject = (),
         urgent: bool = False,
         compiles: bool = True,
-        most_s: float = inf,
+        most_cpu_s: float = inf,
     ) -> CallResult[Result]:
         """Run `function(*arguments)` in a worker whose working directory is a scratch folder of its own.
 
         `urgent`: whether the call starts before all calls that are not urgent.
-        `compiles`: see `Supervisor.server`. `most_s`: see `Supervisor.follow`.
+        `compiles`: see `Supervisor.server`. `most_cpu_s`: see `Supervisor.follow`.
         Raises the function's own RequestError, EnvironmentUnusable or EvidenceError. If the function fails for
         any other reason, raises ToolchainError with the cause and the last log lines. Raises MachineFault if memory is
         short, or if the worker is killed from outside and killed again.
@@ -104,7 +103,7 @@ class WorkerPool:
             def start(scratch: Path) -> Process:
                 return supervisor.start(server, Call(scratch=scratch, function=function, arguments=arguments))
 
-            return again_if_killed(stage, lambda: supervisor.run(stage, subject, start, most_s=most_s))
+            return again_if_killed(stage, lambda: supervisor.run(stage, subject, start, most_cpu_s=most_cpu_s))
 
     @contextlib.contextmanager
     def zygote(
@@ -137,11 +136,16 @@ class SharedZygote:
     on_start: Callable[[], None]
 
     def call(
-        self, stage: str, function: Callable[..., Result], *arguments: Any, subject: Subject = (), most_s: float = inf
+        self,
+        stage: str,
+        function: Callable[..., Result],
+        *arguments: Any,
+        subject: Subject = (),
+        most_cpu_s: float = inf,
     ) -> CallResult[Result]:
         """See `Zygote.call`."""
-        call = partial(self.zygote.call, stage, function, *arguments)
-        return call(subject=subject, on_start=self.on_start, most_s=most_s)
+        given = stage, function, *arguments
+        return self.zygote.call(*given, subject=subject, on_start=self.on_start, most_cpu_s=most_cpu_s)
 
 
 class Zygote:
@@ -167,7 +171,7 @@ class Zygote:
         *arguments: Any,
         subject: Subject = (),
         on_start: Callable[[], None] = lambda: None,
-        most_s: float = inf,
+        most_cpu_s: float = inf,
     ) -> CallResult[Result]:
         """Run `function(value, *arguments)` in a fork. `value` is the value that the zygote's function returned.
 
@@ -185,7 +189,7 @@ class Zygote:
                 def start(scratch: Path) -> Process:
                     return self._fork(worker, Call(scratch=scratch, function=function, arguments=arguments))
 
-                return supervisor.run(stage, subject, start, log=self._log, most_s=most_s)
+                return supervisor.run(stage, subject, start, log=self._log, most_cpu_s=most_cpu_s)
 
         return again_if_killed(stage, attempt)
 

@@ -1,6 +1,7 @@
 """The supervision of one call in a worker process: its slot on the machine, its limits, its log, and its cost."""
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -33,8 +34,8 @@ _STACKS_S = 1.0
 START_S = 300.0
 """How long a caller waits for the start of a worker. The fork server may still import the toolchain."""
 _MOST_FRAMES = 12
-DEADLINE = "deadline"
-"""The cause of the ToolchainError of a call that did not end in time."""
+ENDLESS = "no end"
+"""The cause of the ToolchainError of a call that used all processor time it may use."""
 _LEAST_FURTHER_S, _MOST_TIMES = 120.0, 10
 
 Subject = tuple[str, ...]
@@ -118,14 +119,20 @@ class Supervisor:
             raise MachineFault(f"{error} within {START_S:g} s\n{stacks}") from error
 
     def run(
-        self, stage: str, subject: Subject, start: Callable[[Path], Process], *, log: bytes = b"", most_s: float = inf
+        self,
+        stage: str,
+        subject: Subject,
+        start: Callable[[Path], Process],
+        *,
+        log: bytes = b"",
+        most_cpu_s: float = inf,
     ) -> CallResult[Any]:
         """Run a call in a process that `start` starts, with a scratch folder, and end the process.
 
-        `log`: what precedes the log of the process. `most_s`: see `follow`. Raises ProcessKilled.
+        `log`: what precedes the log of the process. `most_cpu_s`: see `follow`. Raises ProcessKilled.
         """
         with self.scratch(stage) as scratch:
-            return self.follow(start(scratch), stage, subject, time.monotonic(), log=log, most_s=most_s)
+            return self.follow(start(scratch), stage, subject, time.monotonic(), log=log, most_cpu_s=most_cpu_s)
 
     def follow(
         self,
@@ -136,15 +143,15 @@ class Supervisor:
         *,
         stays: bool = False,
         log: bytes = b"",
-        most_s: float = inf,
+        most_cpu_s: float = inf,
     ) -> CallResult[Any]:
         """Wait until the process answers, ends or exceeds a limit. Then end the process, unless `stays` is true.
 
-        `start`: the monotonic time at which the call began. `log`: what precedes the log of the process. `most_s`: a
-        deadline of this call that is earlier than that of all calls.
+        `start`: the monotonic time at which the call began. `log`: what precedes the log of the process. `most_cpu_s`:
+        how much processor time the call may use. Unlike its duration, this does not depend on what else runs.
         Raises ProcessKilled if the process is killed from outside.
         """
-        peak, limit, deadline_s = 0, MemoryLimit(self.memory_bytes), min(most_s, self.deadline_s)
+        peak, limit, from_s = 0, MemoryLimit(self.memory_bytes), most_cpu_s / (os.cpu_count() or 1)
         outcome: Message | _LimitExceeded | None = None
         tail = stacks = ""
         try:
@@ -152,10 +159,14 @@ class Supervisor:
                 outcome = process.next(_POLL_S)
                 usage = process.memory_usage()
                 peak = max(peak, usage.own_bytes)
-                if outcome is None and time.monotonic() - start > deadline_s:
-                    outcome = _LimitExceeded(DEADLINE, f"deadline of {deadline_s:g} s")
+                seconds = time.monotonic() - start
+                if outcome is None and seconds > self.deadline_s:
+                    outcome = _LimitExceeded("deadline", f"deadline of {self.deadline_s:g} s")
                     tail, stacks = _tail(process.log()), _stacks()
                     process.log(stacks=True)
+                elif outcome is None and seconds > from_s and process.processor_s() > most_cpu_s:
+                    outcome = _LimitExceeded(ENDLESS, f"no end after {most_cpu_s:g} s of processor time")
+                    tail = _tail(process.log())
                 elif outcome is None and limit.is_exceeded(usage):
                     outcome = _LimitExceeded("memory limit", f"memory limit of {self.memory_bytes / GIB:g} GiB")
                     tail = _tail(process.log())
@@ -216,10 +227,10 @@ def _tail(log: bytes) -> str:
     return "\n".join(line[:400] for line in lines[-_TAIL_LINES:])
 
 
-def most_further_s(program_s: float) -> float:
-    """Return how long a further compilation of a program may take: of a part of it, or of a change that is tried.
+def most_further_s(program_s: float, least_s: float = _LEAST_FURTHER_S) -> float:
+    """Return how much processor time a compilation may use without which a cell still has a program.
 
-    QNN's compiler can repeat one of its passes without end, and a cell has many such compilations. `program_s`: the
-    seconds that the toolchain needed for the program.
+    QNN's compiler can repeat one of its passes without end. `program_s`: the seconds that the toolchain has needed for
+    the program so far.
     """
-    return max(_LEAST_FURTHER_S, _MOST_TIMES * program_s)
+    return max(least_s, _MOST_TIMES * program_s)

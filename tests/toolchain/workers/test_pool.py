@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
@@ -202,13 +201,17 @@ def test_a_value_that_cannot_be_sent_is_a_failure_that_says_why(workers_with: Wo
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize(("deadline_s", "most_s"), [(2, math.inf), (300, 2)], ids=["of all calls", "of the call"])
-def test_a_hang_ends_at_the_deadline_and_leaves_no_process(
-    deadline_s: float, most_s: float, workers_with: WorkersWith, tmp_path: Path
-) -> None:
+def test_a_call_without_end_ends_when_it_has_used_its_processor_time(workers_with: WorkersWith) -> None:
+    with pytest.raises(ToolchainError, match=r"^cure failed: no end after 1 s of processor time\n") as raised:
+        workers_with(deadline_s=100).call("cure", faulty_calls.print_without_end, most_cpu_s=1)
+    assert (raised.value.cause, raised.value.signal) == ("no end", None)
+
+
+@pytest.mark.timeout(120)
+def test_a_hang_ends_at_the_deadline_and_leaves_no_process(workers_with: WorkersWith, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     with pytest.raises(ToolchainError, match=r"^lower failed: deadline of 2 s\ngoing to sleep$") as raised:
-        workers_with(deadline_s=deadline_s).call("lower", faulty_calls.hang, str(pids), most_s=most_s)
+        workers_with(deadline_s=2).call("lower", faulty_calls.hang, str(pids))
     assert (raised.value.cause, raised.value.signal) == ("deadline", None)
     left = [int(pid) for pid in pids.read_text().split()]
     assert len(left) == 3
