@@ -48,6 +48,7 @@ from qnnsweep.conf.toolchains import ToolchainConfig
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
 """The axes that separate shards. Cells with equal options on both share an edge program, and one process runs them."""
+_OF_PROGRAM = ("model", "scheme", "soc", "backend")
 
 ConfigStore.instance().store(name="request", node=Request)
 
@@ -385,14 +386,13 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
 
 def _program_words(cell: Overrides, request: Request, options: Options) -> list[str]:
     """Return the overrides that make the program of a cell and its samples; none if the names say it all."""
-    names = {"model": request.model.name, "scheme": request.scheme.name, "soc": request.soc.name}
-    chosen = [(key, str(_parse([override])[0].value())) for override in cell if (key := key_of(override)) in names]
-    values = {group: options.portable_name(group, name) for group, name in chosen}
-    changing = [word for word in cell if key_of(word).startswith((*map("{}.".format, names), *SAMPLES_KEYS))]
+    names = {axis: name for axis, name in zip(AXES, request.names, strict=True) if axis in _OF_PROGRAM}
+    chosen = [(key, str(_parse([word])[0].value())) for word in cell if (key := key_of(word)) in _OF_PROGRAM]
+    values = {group: _quoted_if_needed(options.portable_name(group, name)) for group, name in chosen}
+    changing = [word for word in cell if key_of(word).startswith((*map("{}.".format, _OF_PROGRAM), *SAMPLES_KEYS))]
     if not changing and values.items() <= names.items():
         return []
-    words = (f"{group}={_quoted_if_needed(value)}" for group, value in values.items())
-    return [*words, *mask_secrets(changing, request.masked_names)]
+    return [*map("=".join, values.items()), *mask_secrets(changing, request.masked_names)]
 
 
 def _quoted_if_needed(text: str) -> str:

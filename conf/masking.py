@@ -7,7 +7,8 @@ from typing import Any, cast
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString
 
-from qnnsweep.conf.errors import RequestError
+from qnnsweep.conf.constraints import regular_expression
+from qnnsweep.conf.errors import RequestError, printable
 
 MASK = "***"
 """What replaces a secret."""
@@ -20,8 +21,11 @@ def mask_secrets(overrides: Sequence[str], masked_names: str) -> list[str]:
     """Return the overrides with `***` for every secret. The overrides must be valid.
 
     A value is a secret if the regular expression `masked_names` matches its name, or the name of a mapping or list
-    that contains the value. An interpolation such as ${oc.env:TOKEN} is not a secret.
+    that contains the value. An interpolation such as ${oc.env:TOKEN} is not a secret. Raises RequestError if
+    `masked_names` is no regular expression.
     """
+    if (problem := regular_expression(masked_names)) is not None:
+        raise RequestError(problem, key="masked_names", value=printable(masked_names))
     return [_masked(override, re.compile(masked_names, re.IGNORECASE)) for override in overrides]
 
 

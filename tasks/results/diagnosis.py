@@ -4,8 +4,10 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 
+from qnnsweep.conf.names import AXES
 from qnnsweep.conf.schema import Request
 from qnnsweep.conf.schemes import Precision
+from qnnsweep.conf.syntax import key_of
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.tasks.numerics.dead_parts import NO_DEPENDENCE
 from qnnsweep.tasks.numerics.reported import reported_output, reported_worst_operator
@@ -90,11 +92,11 @@ def _next(cell: CellResult, judged: Judgement, measured: Finals) -> Iterator[str
 
 def _program_words(request: Request) -> list[str]:
     """Return the overrides that make a cell's program again, for a shell: those of its names, then all others."""
-    given = {word.partition("=")[0]: word for word in request.program_words}
-    names = {"model": request.model.name, "scheme": request.scheme.name, "soc": request.soc and request.soc.name}
-    words = [
-        given.pop(group, f"{group}={name}") for group, name in names.items() if name and f"{group}.name" not in given
-    ]
+    given = {key_of(word): word for word in request.program_words}
+    names = [axis for axis in AXES if axis in ("model", "scheme", "soc") or axis in given]
+    said = {axis: name for axis, name in zip(AXES, request.names, strict=True) if axis in names}
+    said |= {"toolchain": request.toolchain.name} if request.toolchain.name != DEFAULT_TOOLCHAIN else {}
+    words = [given.pop(axis, f"{axis}={name}") for axis, name in said.items() if f"{axis}.name" not in given]
     return [*map(shlex.quote, [*words, *given.values()])]
 
 

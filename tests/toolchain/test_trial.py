@@ -15,7 +15,7 @@ from qnnsweep.conf.schemes import SchemeOverride
 from qnnsweep.tasks.numerics.samples import sample_noise
 from qnnsweep.tasks.records import LoweredProgram
 from qnnsweep.tasks.records.keys import tensor_key
-from qnnsweep.tasks.repair.prediction import LOWEST
+from qnnsweep.tasks.repair.prediction import LOWEST, Statistic
 from qnnsweep.tasks.toolchain import entrypoints
 
 if TYPE_CHECKING:
@@ -25,11 +25,17 @@ pytestmark = pytest.mark.toolchain
 
 
 def tried(
-    resources: Resources, lowered: LoweredProgram, request: Request, soc: SocConfig, *overrides: SchemeOverride
+    resources: Resources,
+    lowered: LoweredProgram,
+    request: Request,
+    soc: SocConfig,
+    *overrides: SchemeOverride,
+    statistic: Statistic = LOWEST,
+    least_db: float = -math.inf,
 ) -> tuple[list[float], str | None]:
-    """Try overrides of the scheme; everything is compiled, whatever the noise is."""
+    """Try overrides of the scheme. By default, everything is compiled, whatever the noise is."""
     changed = replace(request.scheme, overrides=[*overrides])
-    given = lowered.methods, None, request.scheme, changed, "qnn", soc, LOWEST, -math.inf, resources.store
+    given = lowered.methods, None, request.scheme, changed, "qnn", soc, statistic, least_db, resources.store
     return resources.workers.call("cure", entrypoints.try_scheme, *given).value
 
 
@@ -58,3 +64,8 @@ def test_a_change_that_the_compiler_of_an_soc_refuses_is_refused_for_this_soc_al
     assert again == noise, "the noise of the design does not depend on the SoC"
     assert refused is not None
     assert "73" in refused, refused
+    mean = Statistic(None)
+    for margin_db, is_compiled in ((-0.1, True), (0.1, False)):
+        least_db = mean(noise) + margin_db
+        _, refused = tried(resources, lowered, request_8a8w, old, wide, statistic=mean, least_db=least_db)
+        assert (refused is not None) == is_compiled
