@@ -252,8 +252,9 @@ class Request:
     """The farm's devices, composed from the names in `farm.devices`. This field is not a configuration key."""
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     program_words: list[str] = field(default_factory=list[str], metadata={"is_key": False}, compare=False)
-    """The overrides that select or change the model, its samples, the scheme and the SoC, for commands that are shown;
-    none if the names say it all. This field is not a configuration key, and equal requests can have other words."""
+    """The overrides that select or change the model, its samples, the scheme, the SoC and the backend, for commands
+    that are shown; none if the names say it all. This field is no configuration key, and equal requests can have other
+    words."""
     searched_samples: Count | None = field(default=None, metadata={"is_key": False})
     """Of a repair: the number of evaluation samples, the first ones, that the search uses. This field is not a
     configuration key."""

@@ -12,7 +12,6 @@ from rich.console import Console
 from qnnsweep.flows.runs.culprit import Culprit, culprit
 from qnnsweep.flows.runs.names import find_cell
 from qnnsweep.flows.runs.results import read_facts, rerender
-from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.records.tables import Row
@@ -114,14 +113,11 @@ class Run:
         cell that was not compiled, or that has no such method.
         """
         from qnnsweep.flows.simulate import lowered_program
+        from qnnsweep.tasks.toolchain.simulation import chosen_methods
         from qnnsweep.tasks.toolchain.simulator import Simulator
 
-        methods = lowered_program(self._store, self.run_id, cell or folder_of(self._worst)).methods
-        found = next((one for one in methods if method in (None, one.exported.name)), None)
-        if found is None:
-            names = ", ".join(one.exported.name for one in methods)
-            raise RequestError(f"is none of its methods: {names}", key="method", value=method)
-        return Simulator(found, self._store)
+        program = lowered_program(self._store, self.run_id, cell or folder_of(self._worst))
+        return Simulator(chosen_methods(program, method)[0], self._store)
 
     def assert_ok(self, snr_db: float | None = None) -> None:
         """Raise AssertionError with the sentences of the cells that did not pass or have a lower SNR than `snr_db`.

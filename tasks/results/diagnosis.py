@@ -93,10 +93,11 @@ def _next(cell: CellResult, judged: Judgement, measured: Finals) -> Iterator[str
 def _program_words(request: Request) -> list[str]:
     """Return the overrides that make a cell's program again, for a shell: those of its names, then all others."""
     given = {key_of(word): word for word in request.program_words}
-    names = [axis for axis in AXES if axis in ("model", "scheme", "soc") or axis in given]
-    said = {axis: name for axis, name in zip(AXES, request.names, strict=True) if axis in names}
-    said |= {"toolchain": request.toolchain.name} if request.toolchain.name != DEFAULT_TOOLCHAIN else {}
-    words = [given.pop(axis, f"{axis}={name}") for axis, name in said.items() if f"{axis}.name" not in given]
+    shown = {"model", "scheme", "soc", *given}
+    if request.toolchain.name != DEFAULT_TOOLCHAIN:
+        shown.add("toolchain")
+    names = [(axis, name) for axis, name in zip(AXES, request.names, strict=True) if axis in shown]
+    words = [given.pop(axis, f"{axis}={name}") for axis, name in names if f"{axis}.name" not in given]
     return [*map(shlex.quote, [*words, *given.values()])]
 
 

@@ -42,10 +42,7 @@ def evaluated(
     the host cannot compute a sample.
     """
     make_deterministic()
-    counted = [one for one in program.methods if method in (None, one.exported.name)]
-    if not counted:
-        problem = f"is none of its methods: {', '.join(one.exported.name for one in program.methods)}"
-        raise RequestError(problem, key="--method", value=method)
+    counted = chosen_methods(program, method)
     total, answers = _answers(program, counted, place, store)
     names, noise, classes = list[str](), list[float](), list[tuple[int | None, int | None, int | None]]()
     on_sample(0, total)
@@ -73,6 +70,15 @@ def evaluated(
         accuracy_high=accuracy[2],
         accuracy_eager=share([eager for _, eager in labelled])[0],
     )
+
+
+def chosen_methods(program: LoweredProgram, method: str | None) -> list[LoweredMethod]:
+    """Return the method with this name; all for None. Raises RequestError if there is no such method."""
+    found = [one for one in program.methods if method in (None, one.exported.name)]
+    if not found:
+        problem = f"is none of its methods: {', '.join(one.exported.name for one in program.methods)}"
+        raise RequestError(problem, key="--method", value=method)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
