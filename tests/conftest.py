@@ -22,7 +22,7 @@ from qnnsweep.tasks.records import Capture, LoweredProgram
 from tests import durations, shared_server
 from tests.devices.loopback import NeedsRoot
 from tests.flows.cluster import client_environment
-from tests.program import Program, new_program
+from tests.program import Program, new_program, program_at
 from tests.warm import WarmPython
 
 if TYPE_CHECKING:
@@ -116,9 +116,15 @@ def capture(request_8a8w: Request, resources: Resources, lowered: LoweredProgram
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """The program of a user without a Prefect server: each of its runs starts a temporary server."""
-    return new_program(tmp_path_factory)
+def user_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of a user without a Prefect server, with the database that the first run makes."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def program(user_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The program of this user, in a folder of the file's tests: each run starts a temporary server."""
+    return program_at(user_home, tmp_path_factory.mktemp("working"))
 
 
 @pytest.fixture(scope="session")
@@ -128,8 +134,14 @@ def prefect_api(shared: Path) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.fixture(scope="module")
+def served_program(warm_program: Program, tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """The program of a user with a Prefect server, in a folder of the file's tests."""
+    return replace(warm_program, folder=tmp_path_factory.mktemp("working"))
+
+
 @pytest.fixture(scope="session")
-def served_program(
+def warm_program(
     prefect_api: httpx.Client, shared: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Program]:
     """The program of a user with a Prefect server: no run starts a temporary server, which takes ten seconds."""
