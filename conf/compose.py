@@ -5,6 +5,7 @@ self-contained if it neither reads nor sets a key of another group. Then the key
 in every cell with this option, so these keys are composed once instead of once per cell.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +13,7 @@ from functools import cache
 from typing import Any, cast, get_type_hints
 
 import hydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -121,3 +123,17 @@ def compose(overrides: Sequence[str], options: Options, *, with_hydra: bool = Fa
 def quoted(text: str) -> str:
     """Return `text` in single quotes, escaped according to Hydra's grammar."""
     return QuotedString(text=text, quote=Quote.single).with_quotes()
+
+
+def value_of(override: str) -> str:
+    """Return the text that Hydra parses as the value of an override."""
+    return str(OverridesParser.create().parse_override(override).value())
+
+
+def quoted_if_needed(text: str) -> str:
+    """Return `text` unchanged if Hydra parses it as this text without quotes. Otherwise return it in quotes."""
+    return text if re.fullmatch(r"[\w./:-]+", text) and _is_text(text) else quoted(text)
+
+
+def _is_text(text: str) -> bool:
+    return OverridesParser.create().parse_override(f"x={text}").value() == text

@@ -8,7 +8,6 @@ line takes precedence. With `hydra/sweeper=optuna`, a search chooses the values,
 import itertools
 import json
 import math
-import re
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,15 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from qnnsweep.conf.check import unknown_schemes
-from qnnsweep.conf.compose import SEARCH_PATH, Overrides, compose, compose_cells, compose_request, quoted
+from qnnsweep.conf.compose import (
+    SEARCH_PATH,
+    Overrides,
+    compose,
+    compose_cells,
+    compose_request,
+    quoted,
+    quoted_if_needed,
+)
 from qnnsweep.conf.constraints import violations
 from qnnsweep.conf.describe import is_known, no_such_key
 from qnnsweep.conf.devices import DeviceConfig
@@ -42,13 +49,13 @@ from qnnsweep.conf.recompare import KEPT, KINDS, restored
 from qnnsweep.conf.sampled import absolute, code_of, with_samples
 from qnnsweep.conf.schema import Request
 from qnnsweep.conf.sweeper import Dimension, Search, is_numeric, is_of_sweeper, numeric, register, search_of
-from qnnsweep.conf.syntax import explain, key_of
+from qnnsweep.conf.syntax import explain
 from qnnsweep.conf.toolchains import ToolchainConfig
+from qnnsweep.conf.words import program_words
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
 """The axes that separate shards. Cells with equal options on both share an edge program, and one process runs them."""
-_OF_PROGRAM = ("model", "scheme", "soc", "backend")
 
 ConfigStore.instance().store(name="request", node=Request)
 
@@ -178,6 +185,8 @@ class ParsedOverrides:
     options: Options
     search_path: Sequence[Path]
     """The folders that the command line sets as Hydra's search path."""
+    experiment_keys: Sequence[str] = ()
+    """The keys that the experiment sweeps."""
     search: Mapping[str, Any] | None = None
     """The keys below `hydra.sweeper` of a search; None for a sweep."""
     numeric: Mapping[str, Override] = field(default_factory=dict[str, Override])
@@ -225,6 +234,7 @@ def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generat
                     values=values,
                     options=options,
                     search_path=search_path,
+                    experiment_keys=[str(override.key_or_group) for override in swept],
                     search=search,
                     numeric=numbers,
                 )
@@ -241,7 +251,7 @@ def _override(key: str, values: Sequence[str], options: Options) -> str:
     """Join the overrides of one key into one override that sweeps all values. Paths of single files become absolute."""
     if key in GROUPS:
         names = [str(override.value()) for override in _parse(values)]
-        return f"{key}={','.join(_quoted_if_needed(options.portable_name(key, name)) for name in names)}"
+        return f"{key}={','.join(quoted_if_needed(options.portable_name(key, name)) for name in names)}"
     first, *others = values
     return ",".join([first, *(other.partition("=")[2] for other in others)])
 
@@ -320,7 +330,7 @@ def _values(override: Override) -> Overrides:
         place = override.value()
         if override.key_or_group in SAMPLES_KEYS and isinstance(place, str | int | float):
             written = place if isinstance(place, str) else str(override.input_line).partition("=")[2]  # such as 007
-            return (f"{override.get_key_element()}={_quoted_if_needed(absolute(written))}",)
+            return (f"{override.get_key_element()}={quoted_if_needed(absolute(written))}",)
         return (str(override.input_line),)
     return tuple(f"{override.get_key_element()}={Transformer.str(element)}" for element in _elements(override))
 
@@ -381,20 +391,5 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
         except RequestError as error:
             raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
         request.pool = [composed_device(device, *overridden) for device in selected]
-        yield with_samples(replace(request, program_words=_program_words(cell, request, options)))
-
-
-def _program_words(cell: Overrides, request: Request, options: Options) -> list[str]:
-    """Return the overrides that make the program of a cell and its samples; none if the names say it all."""
-    names = {axis: name for axis, name in zip(AXES, request.names, strict=True) if axis in _OF_PROGRAM}
-    chosen = [(key, str(_parse([word])[0].value())) for word in cell if (key := key_of(word)) in _OF_PROGRAM]
-    values = {group: _quoted_if_needed(options.portable_name(group, name)) for group, name in chosen}
-    changing = [word for word in cell if key_of(word).startswith((*map("{}.".format, _OF_PROGRAM), *SAMPLES_KEYS))]
-    if not changing and values.items() <= names.items():
-        return []
-    return [*map("=".join, values.items()), *mask_secrets(changing, request.masked_names)]
-
-
-def _quoted_if_needed(text: str) -> str:
-    """Return `text` unchanged if Hydra parses it as this text without quotes. Otherwise return it in quotes."""
-    return text if re.fullmatch(r"[\w./:-]+", text) and _parse([f"x={text}"])[0].value() == text else quoted(text)
+        words = program_words(cell, request, options, parsed.experiment_keys)
+        yield with_samples(replace(request, program_words=words))
