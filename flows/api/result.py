@@ -139,7 +139,7 @@ class Run:
         screen.print(summary_table(self.facts, self._rows))
         diagnoses = summary_diagnoses(self._rows)
         if diagnoses is not None:
-            screen.print(diagnoses)
+            screen.print(diagnoses, crop=False)
         found = self.culprit
         cell = f" ({found.cell})" if found is not None and len(self._rows) > 1 else ""
         first = [] if found is None else [f"examine first: {found}{cell}"]

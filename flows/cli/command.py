@@ -188,7 +188,7 @@ def _print(output: Output, command: str | None) -> None:
         if isinstance(part, str):
             print(part, flush=True)
         else:
-            console().print(part)
+            console().print(part, crop=False)
     if command is not None and output.contents:
         _print_json(output.schema or command, output.contents)
     if output.notes is not None:

@@ -1,12 +1,12 @@
 """The summary of a run for the terminal. It fits into any width."""
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from qnnsweep.tasks.records import RunFacts
@@ -20,7 +20,8 @@ from qnnsweep.tasks.report.page import NUMBERS, named, summary, varying
 _DROPPED_FIRST = ("lower s", "delegated / CPU", "pte KiB", "operators", "top-1 %")
 _NOTE_CHARACTERS = 300  # the page has the whole note
 _MOST_DIAGNOSES = 8  # with more, only those of the cells that did not pass
-_SIDE_BY_SIDE_WIDTH = 100
+_COMMAND = re.compile(r"`(qnnsweep [^`]*)`")
+_INDENT = "  "
 _OWN_SOC, _OWN_CELL = "soc=\0", "/\0`"
 """Stand for the SoC of a cell in the command of its diagnosis: in an override, and in the name of the cell."""
 
@@ -47,20 +48,21 @@ def summary_table(run: RunFacts, cells: Sequence[records.Row], trends: Sequence[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnoses:
-    """Diagnoses, each after the names of its cells: beside the names if the terminal is wide, below them otherwise."""
+    """Diagnoses, each below the names of its cells.
+
+    A command has a line of its own, which can be copied: it is longer than the terminal, if printed with `crop=False`.
+    """
 
     diagnoses: Sequence[tuple[str, str]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if options.max_width < _SIDE_BY_SIDE_WIDTH:
-            for cells, diagnosis in self.diagnoses:
-                yield Text(cells, "bold")
-                yield Padding(Text(diagnosis), (0, 0, 0, 2))
-            return
-        table = Table.grid(padding=(0, 2, 0, 0))
         for cells, diagnosis in self.diagnoses:
-            table.add_row(Text(cells), Text(diagnosis))
-        yield table
+            yield Text(cells, "bold")
+            for number, text in enumerate(_COMMAND.split(diagnosis)):
+                if number % 2:
+                    yield Text(f"{_INDENT}{text}", "cyan", no_wrap=True, overflow="ignore")
+                elif rest := text.removeprefix(".").strip():
+                    yield Padding(Text(rest), (0, 0, 0, len(_INDENT)), expand=False)
 
 
 def summary_diagnoses(cells: Sequence[records.Row]) -> Diagnoses | None:

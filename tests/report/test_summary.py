@@ -7,11 +7,12 @@ import random
 import re
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from qnnsweep.tasks.report.format import with_folders
 from qnnsweep.tasks.report.page import summary_markdown, summary_rows
-from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_table
+from qnnsweep.tasks.report.terminal import Diagnoses, summary_diagnoses, summary_table
 from tests.sample_tables import RUN, cell, measured, nightly, table
 
 
@@ -46,9 +47,10 @@ def diagnosed(count: int) -> list[dict[str, Any]]:
 
 
 def printed(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a line per diagnosis: the names of its cells, its text and its command."""
     written = io.StringIO()
-    Console(file=written, width=100).print(summary_diagnoses(rows))
-    return [" ".join(line.split()) for line in written.getvalue().splitlines()]
+    Console(file=written, width=100).print(summary_diagnoses(rows), crop=False)
+    return [" ".join(text.split()) for text in re.split(r"\n(?! )", written.getvalue().rstrip())]
 
 
 def test_the_terminal_shows_every_diagnosis_of_a_few_compared_cells() -> None:
@@ -95,7 +97,19 @@ def test_cells_whose_diagnoses_differ_in_the_soc_of_the_command_have_one_line() 
     facts = measured(random.Random(1), 30.0)
     socs = ("SM8550", "SM8650")
     alike = [cell("m", "s", soc, **facts | {"diagnosis": f"D. Next: `qnnsweep repair soc={soc}`."}) for soc in socs]
-    line = "m s SM8550, SM8650 D. Next: `qnnsweep repair soc=SM8550,SM8650`."
+    line = "m s SM8550, SM8650 D. Next: qnnsweep repair soc=SM8550,SM8650"
     assert printed(table("cells", alike)) == [line]
     shown = [cell("m", "s", soc, **facts | {"diagnosis": f"D. Next: `qnnsweep repro m/s/{soc}`."}) for soc in socs]
-    assert printed(table("cells", shown)) == ["m s SM8550, SM8650 D. Next: `qnnsweep repro m/s/SM8550`."]
+    assert printed(table("cells", shown)) == ["m s SM8550, SM8650 D. Next: qnnsweep repro m/s/SM8550"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_a_command_has_a_line_of_its_own_however_long_it_is(width: int) -> None:
+    command = f"qnnsweep repair {' '.join(f'model.arguments.key_{number}=1' for number in range(9))}"
+    text = f"Bad. Next: `{command}` (a change). Or: `qnnsweep repro m/s/SM8650`. None of 5 changes helps."
+    written = io.StringIO()
+    Console(file=written, width=width).print(Diagnoses(diagnoses=[("m s SM8650", text)]), crop=False)
+    assert written.getvalue().splitlines() == [
+        "m s SM8650", "  Bad. Next:", f"  {command}", "  (a change). Or:", "  qnnsweep repro m/s/SM8650",
+        "  None of 5 changes helps.",
+    ]  # fmt: skip
