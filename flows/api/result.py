@@ -98,13 +98,14 @@ class Run:
 
     @cached_property
     def culprit(self) -> Culprit | None:
-        """The culprit of the worst cell; None if no operator has an error that matters."""
+        """The culprit of the worst cell; None if nothing has an error that matters."""
         return self.culprit_of(folder_of(self._worst))
 
     def culprit_of(self, cell: str) -> Culprit | None:
         """Return the culprit of a cell, such as `MODEL/SCHEME/SOC`. Raises RequestError if there is no such cell."""
         row = find_cell(self._store, self.run_id, cell)
-        return culprit(row, tables.rows(self._store, "operators", self.run_id))
+        operators, budget = (tables.rows(self._store, table, self.run_id) for table in ("operators", "budget"))
+        return culprit(row, operators, budget)
 
     def simulator(self, cell: str | None = None, method: str | None = None) -> "Simulator":
         """Return a method of a cell as the device is asked to compute it: a `torch.nn.Module` that takes any samples.

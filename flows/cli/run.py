@@ -220,9 +220,9 @@ def _cells(run_id: str, cells: "Sequence[Row]", store: "Store") -> "Iterator[dic
     from qnnsweep.tasks.report.format import compared
     from qnnsweep.tasks.storage import tables
 
-    operators = tables.rows(store, "operators", run_id)
+    operators, budget = (tables.rows(store, table, run_id) for table in ("operators", "budget"))
     for cell in cells:
-        found = culprit(cell, operators)
+        found = culprit(cell, operators, budget)
         yield {
             **{axis: cell[axis] for axis in AXES},
             "outcome": cell["outcome"],

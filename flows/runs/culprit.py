@@ -1,4 +1,4 @@
-"""The culprit of a cell: the operator to examine first, with the user's line."""
+"""The culprit of a cell: the operator or the input to examine first, with the user's line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,16 +7,20 @@ from qnnsweep.tasks.records.source_lines import users_line
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.counts import cell_key
 
+INPUT = "input"
+_MATTERS = 0.1  # the share of an output's error from which an error is no detail
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Culprit:
-    """The operator of a cell to examine first: the one without whose error most of the worst output's error is gone."""
+    """What to examine first of a cell: that without whose error most of the worst output's error is gone."""
 
     cell: str
     """MODEL/SCHEME/SOC."""
     operator: str
+    """The name of the operator, or of the input of the model."""
     target: str
-    """The operator's function, such as `aten.linear.default`."""
+    """The operator's function, such as `aten.linear.default`; `input` for an input of the model."""
     module: str
     """The path of the module of the user's model; empty for an operator outside all modules."""
     cause: str | None
@@ -31,22 +35,36 @@ class Culprit:
     def __str__(self) -> str:
         place = f" ({self.file}:{self.line})" if self.file else ""
         operator = f"{self.operator} of {self.module}" if self.module else self.operator
+        operator = f"the input {operator}" if self.target == INPUT else operator
         return f"{self.cause or 'unknown cause'} in {operator}{place}"
 
 
-def culprit(cell: Row, operators: Sequence[Row]) -> Culprit | None:
-    """Return the culprit of a row of the table `cells`; None if no operator has an error that matters.
+def culprit(cell: Row, operators: Sequence[Row], budget: Sequence[Row]) -> Culprit | None:
+    """Return the culprit of a row of the table `cells`; None if nothing has an error that matters.
 
-    `operators`: the rows of the table `operators` of the cell's run.
+    `operators`, `budget`: the rows of these tables of the cell's run.
     """
     if cell["worst_operator"] is None:
         return None
-    own = (row for row in operators if row["operator"] == cell["worst_operator"])
-    named = [row for row in own if cell_key(row) == cell_key(cell)]
+    where = "/".join(str(cell[name]) for name in ("model", "scheme", "soc"))
+    own = [row for row in operators if cell_key(row) == cell_key(cell)]
+    if (first := _first_input(cell, own, budget)) is not None:
+        return Culprit(
+            cell=where,
+            operator=first["operator"],
+            target=INPUT,
+            module="",
+            cause=first["cause"],
+            verdict=None,
+            file=None,
+            line=None,
+            effect_snr_db=first["alone_snr_db"],
+        )
+    named = [row for row in own if row["operator"] == cell["worst_operator"]]
     operator = min(named, key=lambda row: row["sample"] != cell["worst_sample"])
     file, line = users_line(operator["stack_trace"] or "") or (None, None)
     return Culprit(
-        cell="/".join(str(cell[name]) for name in ("model", "scheme", "soc")),
+        cell=where,
         operator=cell["worst_operator"],
         target=operator["target"],
         module=operator["module_path"] or "",
@@ -56,3 +74,16 @@ def culprit(cell: Row, operators: Sequence[Row]) -> Culprit | None:
         line=line,
         effect_snr_db=cell["worst_operator_effect_snr_db"],
     )
+
+
+def _first_input(cell: Row, operators: Sequence[Row], budget: Sequence[Row]) -> Row | None:
+    """Return the row of the budget of the worst output that comes first; None if it is about an operator.
+
+    `operators`: the rows of the cell's operators.
+    """
+    where = cell["worst_final_output"], cell["worst_sample"]
+    parts = (row for row in budget if row["operator"] is not None and (row["output"], row["sample"]) == where)
+    first = next((row for row in parts if cell_key(row) == cell_key(cell)), None)
+    if first is None or (first["share"] or 0.0) < _MATTERS:
+        return None
+    return None if any(row["operator"] == first["operator"] for row in operators) else first

@@ -189,7 +189,7 @@ class _Run:
         exact = self._kernels.call(index, received, self._inputs(index), exact_constants=without_weights)
         departure = arithmetic.unrounded_departures.get(index)
         if departure is not None and isinstance(exact, np.ndarray) and not self._is_left_out("device", index):
-            return exact + departure
+            return np.asarray(exact + departure)
         return exact
 
     def _received(self, reader: int, source: int) -> Value:
@@ -206,7 +206,8 @@ class _Run:
             rounds=not self._is_left_out("resolution", reader),
         )
         departure = self._arithmetic.conversion_departures.get((reader, source))
-        return converted if departure is None or self._is_left_out("device", reader) else converted + departure
+        is_exact = departure is None or self._is_left_out("device", reader)
+        return converted if is_exact else np.asarray(converted + departure)
 
     def _inputs(self, reader: int | None = None) -> list[Array]:
         """Return the model's inputs as an operator reads them; None: as the final outputs read them."""
@@ -236,7 +237,7 @@ class _Run:
         if departure is None:
             return value
         if departure.difference is not None:
-            moved = value + departure.difference
+            moved = np.asarray(value + departure.difference)
             if departure.expected is not None and departure.values is not None:
                 moved = np.where(value == departure.expected, departure.values, moved).astype(value.dtype, copy=False)
             value = moved

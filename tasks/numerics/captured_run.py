@@ -1,17 +1,22 @@
 """The arithmetic of a captured sample, and the errors at values that were not logged, as the replay found them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import Literal
 
 import numpy as np
 
 from qnnsweep.tasks.numerics.arithmetic import Arithmetic
 from qnnsweep.tasks.numerics.dequantize import on_grid
 from qnnsweep.tasks.numerics.device_run import DeviceRun
-from qnnsweep.tasks.numerics.element_use import Array
+from qnnsweep.tasks.numerics.element_use import Array, CapturedValue
 from qnnsweep.tasks.numerics.float_constants import FloatConstants
 from qnnsweep.tasks.numerics.replay import Replayed
 from qnnsweep.tasks.records import Quantization
 from qnnsweep.tasks.records.vocabulary import Cause
+
+_HALF: Literal["half"] = "half"
+Rounding = Quantization | Literal["half"]
+"""How a value is rounded: to a grid, or to float16."""
 
 
 def arithmetic_of(
@@ -39,23 +44,58 @@ def arithmetic_of(
         if operator.reads_exact_inputs
         for number in range(max((-least for least in (*inputs, *half_inputs)), default=0))
     }
+    departures = {index: operator.departure for index, operator in replayed.items() if operator.departure is not None}
+    rounded: dict[int, Rounding] = {**inputs, **dict.fromkeys(half_inputs, _HALF), **dict(_roundings(captured))}
+    for index in _repeated(run, rounded, {reader for reader, _ in merged}.union(departures)):
+        del rounded[index]
     return Arithmetic(
-        grids={**inputs, **{index: value.qparams for index, value in captured.items() if value.qparams is not None}},
-        halves=half_inputs | {index for index, value in captured.items() if value.half},
+        grids={index: rounding for index, rounding in rounded.items() if isinstance(rounding, Quantization)},
+        halves=frozenset(index for index, rounding in rounded.items() if rounding == _HALF),
         conversions={pair: value.qparams for pair, value in run.requantized.items() if value.qparams is not None},
         conversion_departures={pair: error for pair, error in _conversion_departures(run) if error.any()},
         merged=frozenset(merged),
         float_weights=floats.weights,
         float_biases=floats.biases,
-        departures={
-            index: operator.departure for index, operator in replayed.items() if operator.departure is not None
-        },
+        departures=departures,
         unrounded_departures={
             index: unrounded - run.on_host[index]
             for index, unrounded in run.unrounded.items()
             if not np.array_equal(unrounded, run.on_host[index])
         },
     )
+
+
+def _roundings(captured: Mapping[int, CapturedValue]) -> Iterator[tuple[int, Rounding]]:
+    for index, value in captured.items():
+        if value.half:
+            yield index, _HALF
+        elif value.qparams is not None:
+            yield index, value.qparams
+
+
+def _repeated(run: DeviceRun, rounded: Mapping[int, Rounding], others: Collection[int]) -> list[int]:
+    """Return the operators whose rounding changes nothing: they only move elements that are rounded in this way.
+
+    The rounding is a decision about the first of these values alone: a run that leaves its error out must not have the
+    error at the next value. `others`: operators that read other values than those that are rounded, or depart.
+    """
+    kernels, repeated = run.kernels, list[int]()
+    carried: dict[int, Rounding | None] = {**rounded}
+    of_inputs: set[Rounding | None] = {rounding for index, rounding in rounded.items() if index < 0}
+    for index, sources in enumerate(kernels.sources):
+        if index not in kernels.data_movement_ops:
+            continue
+        read: set[Rounding | None] = {carried.get(source) for source in sources}
+        read = read or of_inputs
+        if index not in rounded:
+            carried[index] = read.pop() if len(read) == 1 and sources else None
+            continue
+        is_same = rounded[index] in read and (not sources or len(read) == 1)
+        if is_same and index not in others and not any((index, source) in run.requantized for source in sources):
+            value, on_host = run.values.get(index), run.on_host.get(index)
+            if isinstance(value, np.ndarray) and on_host is not None and np.array_equal(value, on_host, equal_nan=True):
+                repeated.append(index)
+    return repeated
 
 
 def _conversion_departures(run: DeviceRun) -> Iterator[tuple[tuple[int, int], Array]]:

@@ -301,7 +301,7 @@ class _Attribution:
             assert conversion.qparams is not None, "on a grid"
             rounded = on_grid(plain, conversion.qparams, dtype=np.float32)
             clipped = grid_errors(plain, rounded, conversion.qparams).get("clipping")
-            stages["clipping"][source] = plain if clipped is None else plain + clipped
+            stages["clipping"][source] = plain if clipped is None else np.asarray(plain + clipped)
             stages["resolution"][source] = rounded
             stages["device"][source] = run.received_value(index, source, instead)
         before = run.kernels.call(index, values) if received else None

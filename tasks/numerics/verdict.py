@@ -12,6 +12,7 @@ from qnnsweep.tasks.records.vocabulary import COMPARED, OWN_ERROR, Cause, Operat
 
 _CHANNEL_DB = 15  # a single channel may have an SNR lower than the whole value by this number of decibels
 _SIGNIFICANT = 3  # standard errors
+_MATTERS = 0.1  # the share of an output's error from which an operator's error is no detail
 
 
 EVERY_SCHEME = "*"
@@ -104,8 +105,10 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     """Return the operator with the largest effect on a final output. None if no operator was compared.
 
     An operator whose infinities or NaNs differ comes first: one that introduces them, or else the earliest. Then comes
-    the first operator of the budget, without whose error most of the output's error is gone. An operator that
-    introduces wrong booleans or integers has no effect, because they have no derivative. It comes before an effect that
+    the first operator of the budget, without whose error most of the output's error is gone. Its error is at least a
+    tenth of the output's, alone or left out, if any is: two operators can have the same error, such as equal ranges
+    that clip one after the other, and then nothing is gone without one of them. An operator that introduces wrong
+    booleans or integers has no effect, because they have no derivative. It comes before an effect that
     is smaller than the unexplained share. So does an operator that introduces any error, if the share of the observer,
     the error that the debug program does not have, is larger. Without a budget, the worst operator is the one with the
     lowest introduced SNR of those that introduce error, else of all, or without a replay the operator with the lowest
@@ -119,7 +122,7 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     names = {row.operator.name for row in rows}
     effects = [share for share in budget if share.operator in names and share.share]
     if effects:
-        largest = effects[0]
+        largest = next(filter(_matters, effects), effects[0])
         unexplained, observed = (
             max((share.share or 0.0 for share in budget if share.cause == cause), default=0.0)
             for cause in ("unexplained", "observer")
@@ -138,6 +141,17 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     candidates = candidates or [row for row in compared if row.parts.introduced_snr_db is not None]
     worst = min(candidates, key=_introduced_db, default=None) or min(compared, key=_total_db, default=None)
     return None if worst is None else WorstOperator(row=worst)
+
+
+def _matters(effect: ErrorShare) -> bool:
+    """Return whether an operator's error is a tenth of the output's error, alone or left out."""
+    share, alone_db, without_db = effect.share or 0.0, effect.alone_snr_db, effect.without_snr_db
+    if share >= _MATTERS or alone_db is None:
+        return share >= _MATTERS
+    if without_db is None:  # no error is left without it, if this was tried
+        return effect.share_error == 0
+    all_db = alone_db + 10 * math.log10(share)
+    return 1 - 10 ** ((all_db - without_db) / 10) >= _MATTERS
 
 
 def wrong_integers(rows: Iterable[OperatorComparison]) -> list[OperatorComparison]:

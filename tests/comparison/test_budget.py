@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,7 @@ from tests.numerics.numpy_device import Device, logged, quantization
 
 from tests.numerics.numpy_graph import (  # isort: skip
     Op, Program, above, added, chosen, constant, entry, line, matmul, multiplied, relu, relu6, scaled, softmax,
-    transposed,
+    transposed, viewed,
 )  # fmt: skip
 
 LINEAR_STEPS = [
@@ -118,6 +118,32 @@ def test_the_operator_that_is_named_first_is_the_one_whose_absence_removes_most(
         assert [effect.without_snr_db for effect in ablated] == sorted(
             (effect.without_snr_db for effect in ablated), key=lambda decibels: -(decibels or 0)
         )
+
+
+@pytest.mark.parametrize("moving", [[], [transposed], [transposed, transposed], [viewed, transposed]])
+def test_values_that_only_move_on_the_grid_of_another_have_no_part_in_its_error(
+    moving: list[Callable[..., Op]],
+) -> None:
+    program = Program([entry(normal(4, 4)), scaled(0, 1.0)])
+    for move in moving:
+        program.add(move(len(program.ops) - 1))
+    program.output_ops = [program.add(scaled(len(program.ops) - 1, 2.0))]
+    grid = quantization(0.01, bits=8)
+    (found,) = budgets_of(program, Device(dict.fromkeys(range(1, len(program.ops) - 1), grid)).capture(program))
+    exact = normal(4, 4)
+    rounding = np.rint(exact / 0.01) * 0.01 - exact
+    without_db = 10 * np.log10(np.square(exact).sum() / np.square(rounding).sum())
+    assert (found.first.cause, found.first.operator) == ("clipping", 1)
+    assert found.first.without_snr_db == pytest.approx(without_db, abs=0.01)
+    assert {effect.operator for effect in found.budget.effects if (effect.share or 0) > 1e-6} == {None, 1}
+
+
+def test_values_without_dimensions_are_explained() -> None:
+    program = line(entry(np.float32(0.537)), scaled(0, 1.0), added(1, 1), scaled(2, 3.0))
+    device = Device({1: quantization(0.1), 2: quantization(0.01, bits=8)})
+    for damages in ({}, {3: lambda elements: elements + 0.25}):
+        (found,) = budgets_of(program, device.capture(program, damages))
+        assert sum(found.causes.values()) == pytest.approx(1)
 
 
 def test_a_value_that_its_grid_rounds_to_zeros_is_explained() -> None:

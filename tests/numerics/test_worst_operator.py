@@ -71,10 +71,12 @@ def test_the_worst_operator_without_a_budget_is_the_one_with_the_largest_error_o
     assert worst is None or (worst.cause, worst.effect_snr_db) == (None, None)
 
 
-def share(operator: str | None, cause: Cause, share: float | None, alone: float | None = None, output: int = 0) -> Any:
+def share(
+    operator: str | None, cause: Cause, share: float | None, alone: float | None = None, without: float | None = None
+) -> Any:
     return ErrorShare(
-        output_index=output, output="out", cause=cause, operator=operator, operator_index=0, module_path="",
-        share=share, share_error=0.0, alone_snr_db=alone, without_snr_db=None, sample=1,
+        output_index=0, output="out", cause=cause, operator=operator, operator_index=0, module_path="",
+        share=share, share_error=0.0, alone_snr_db=alone, without_snr_db=without, sample=1,
     )  # fmt: skip
 
 
@@ -103,6 +105,16 @@ ROWS = [
         (
             [share("mild", "weights", 0.2, 28.0), share("grave", "clipping", 0.6, 20.0)],
             WorstOperator(row=ROWS[3], cause="weights", effect_snr_db=28.0),
+        ),
+        # Two operators with the same error: without one of them, nothing is gone.
+        (
+            [share("mild", "weights", 0.02, 37.0, without=20.1), share("grave", "clipping", 0.9, 20.5, without=20.0)],
+            WorstOperator(row=ROWS[2], cause="clipping", effect_snr_db=20.5),
+        ),
+        # Errors that nearly cancel: alone, the first one is small, and without it much is gone.
+        (
+            [share("mild", "weights", 0.01, 40.0, without=26.0), share("grave", "clipping", 0.9, 20.5, without=21.0)],
+            WorstOperator(row=ROWS[3], cause="weights", effect_snr_db=40.0),
         ),
         # A model's input is no operator.
         (
