@@ -51,7 +51,7 @@ from qnnsweep.conf.schema import Request
 from qnnsweep.conf.sweeper import Dimension, Search, is_numeric, is_of_sweeper, numeric, register, search_of
 from qnnsweep.conf.syntax import explain
 from qnnsweep.conf.toolchains import ToolchainConfig
-from qnnsweep.conf.words import program_words
+from qnnsweep.conf.words import program_words, words_of_experiment
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
@@ -377,6 +377,9 @@ def _axes_first(keys: Iterable[str]) -> list[str]:
 def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
     """Yield one composed request per cell, in the plan's order. The request's `pool` has the devices of the farm."""
     options, cells = parsed.options, list(parsed.cells())
+    # The trials of a search are cells of an experiment that only a run takes.
+    (experiment,) = parsed.values.get("experiment") or (None,) if parsed.search is None else (None,)
+    of_experiment = words_of_experiment(experiment, parsed.experiment_keys, options)
 
     @cache
     def composed_device(*overrides: str) -> DeviceConfig:
@@ -391,5 +394,5 @@ def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
         except RequestError as error:
             raise RequestError(f"farm {printable(request.farm.name)}: {error}") from None
         request.pool = [composed_device(device, *overridden) for device in selected]
-        words = program_words(cell, request, options, parsed.experiment_keys)
+        words = program_words(cell, request, options, of_experiment)
         yield with_samples(replace(request, program_words=words))

@@ -253,8 +253,8 @@ class Request:
     measure: MeasureConfig = field(default_factory=MeasureConfig)
     program_words: list[str] = field(default_factory=list[str], metadata={"is_key": False}, compare=False)
     """The overrides that select or change the model, its samples, the scheme, the SoC and the backend, for commands
-    that are shown; none if the names say it all. This field is no configuration key, and equal requests can have other
-    words."""
+    that are shown, with the experiment that does so; none if the names say it all. This field is no configuration key,
+    and equal requests can have other words."""
     searched_samples: Count | None = field(default=None, metadata={"is_key": False})
     """Of a repair: the number of evaluation samples, the first ones, that the search uses. This field is not a
     configuration key."""

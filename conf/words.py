@@ -11,28 +11,34 @@ from qnnsweep.conf.schema import Request
 from qnnsweep.conf.syntax import key_of
 
 _OF_PROGRAM = ("model", "scheme", "soc", "backend")
+_CHANGING = (*_OF_PROGRAM, *SAMPLES_KEYS)
 
 
-def program_words(cell: Overrides, request: Request, options: Options, swept: Collection[str]) -> list[str]:
+def program_words(cell: Overrides, request: Request, options: Options, of_experiment: Collection[str]) -> list[str]:
     """Return the overrides that make the program of a cell and its samples; none if the names say it all.
 
-    An experiment is one of them if it sets a key of the program. The options of `swept`, the keys that the experiment
-    sweeps, are then in the result, too.
+    `of_experiment`: the keys that `words_of_experiment` returned, whose overrides are in the result, too.
     """
     words = {key_of(word): word for word in cell}
-    needed = {*_OF_PROGRAM, *SAMPLES_KEYS}
-    if "experiment" in words and _sets(words["experiment"], needed, options):
-        needed |= {"experiment", *set(swept).intersection(GROUPS)}
-    chosen = [group for group in words if group in needed.intersection(GROUPS)]
+    chosen = [key for key in words if key in GROUPS and key in (*_OF_PROGRAM, *of_experiment)]
     values = {group: quoted_if_needed(options.portable_name(group, value_of(words[group]))) for group in chosen}
-    changing = [words[key] for key in words if key not in GROUPS and not needed.isdisjoint({key, key.split(".")[0]})]
+    others = [key for key in words if key not in GROUPS]
+    changing = [words[key] for key in others if key in of_experiment or key.split(".")[0] in _CHANGING]
     names = {axis: name for axis, name in zip(AXES, request.names, strict=True) if axis in _OF_PROGRAM}
     if not changing and values.items() <= names.items():
         return []
     return [*map("=".join, values.items()), *mask_secrets(changing, request.masked_names)]
 
 
-def _sets(experiment: str, keys: Collection[str], options: Options) -> bool:
-    """Return whether an experiment sets one of the keys, or needs Hydra to say it. `experiment`: its override."""
+def words_of_experiment(experiment: str | None, swept: Collection[str], options: Options) -> list[str]:
+    """Return the keys of the overrides that stand for an experiment in a command: `experiment` and what it sweeps.
+
+    They are none if the experiment sets no key of a program, or one of `trend`, which no command but a run takes.
+    `experiment`: its override. `swept`: the keys that it sweeps.
+    """
+    if experiment is None:
+        return []
     read = options.experiment(experiment)
-    return read is None or not read.keys.isdisjoint(keys)
+    if read is not None and (read.keys.isdisjoint(_CHANGING) or "trend" in read.keys):
+        return []
+    return ["experiment", *swept]

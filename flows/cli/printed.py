@@ -49,7 +49,7 @@ class CellSummary(WholeCellNames):
     """What costs the accuracy, or why the cell failed, with the command to type next."""
     error: str | None
     culprit: Culprit | None
-    """The operator to examine first, with its module, cause, file and line; null if no operator has an error."""
+    """What to examine first, an operator with its module, cause, file and line, or an input; null without an error."""
 
 
 @_described

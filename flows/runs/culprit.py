@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qnnsweep.tasks.numerics.verdict import matters
 from qnnsweep.tasks.records.source_lines import users_line
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.counts import cell_key
 
 INPUT = "input"
-_MATTERS = 0.1  # the share of an output's error from which an error is no detail
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Culprit:
-    """What to examine first of a cell: that without whose error most of the worst output's error is gone."""
+    """What to examine first of a cell: the first part of the worst output's budget that has a tenth of the error."""
 
     cell: str
     """MODEL/SCHEME/SOC."""
@@ -47,8 +47,7 @@ def culprit(cell: Row, operators: Sequence[Row], budget: Sequence[Row]) -> Culpr
     if cell["worst_operator"] is None:
         return None
     where = "/".join(str(cell[name]) for name in ("model", "scheme", "soc"))
-    own = [row for row in operators if cell_key(row) == cell_key(cell)]
-    if (first := _first_input(cell, own, budget)) is not None:
+    if (first := _first_input(cell, budget)) is not None:
         return Culprit(
             cell=where,
             operator=first["operator"],
@@ -60,7 +59,8 @@ def culprit(cell: Row, operators: Sequence[Row], budget: Sequence[Row]) -> Culpr
             line=None,
             effect_snr_db=first["alone_snr_db"],
         )
-    named = [row for row in own if row["operator"] == cell["worst_operator"]]
+    own = (row for row in operators if row["operator"] == cell["worst_operator"])
+    named = [row for row in own if cell_key(row) == cell_key(cell)]
     operator = min(named, key=lambda row: row["sample"] != cell["worst_sample"])
     file, line = users_line(operator["stack_trace"] or "") or (None, None)
     return Culprit(
@@ -76,14 +76,16 @@ def culprit(cell: Row, operators: Sequence[Row], budget: Sequence[Row]) -> Culpr
     )
 
 
-def _first_input(cell: Row, operators: Sequence[Row], budget: Sequence[Row]) -> Row | None:
-    """Return the row of the budget of the worst output that comes first; None if it is about an operator.
+def _first_input(cell: Row, budget: Sequence[Row]) -> Row | None:
+    """Return the row of the budget of the worst output that comes first, of those that matter, if it is of an input.
 
-    `operators`: the rows of the cell's operators.
+    It is none if the worst operator was not chosen by the budget: if it introduces NaNs, for example.
     """
+    if cell["worst_operator_effect_snr_db"] is None:
+        return None
     where = cell["worst_final_output"], cell["worst_sample"]
     parts = (row for row in budget if row["operator"] is not None and (row["output"], row["sample"]) == where)
-    first = next((row for row in parts if cell_key(row) == cell_key(cell)), None)
-    if first is None or (first["share"] or 0.0) < _MATTERS:
-        return None
-    return None if any(row["operator"] == first["operator"] for row in operators) else first
+    of_cell = (row for row in parts if cell_key(row) == cell_key(cell))
+    effects = ("share", "alone_snr_db", "without_snr_db")
+    first = next((row for row in of_cell if matters(*(row[name] for name in effects))), None)
+    return first if first is not None and first["operator_index"] is None else None

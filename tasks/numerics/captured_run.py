@@ -88,7 +88,8 @@ def _repeated(run: DeviceRun, rounded: Mapping[int, Rounding], others: Collectio
         read: set[Rounding | None] = {carried.get(source) for source in sources}
         read = read or of_inputs
         if index not in rounded:
-            carried[index] = read.pop() if len(read) == 1 and sources else None
+            is_moved = len(read) == 1 and sources and not any((index, source) in run.requantized for source in sources)
+            carried[index] = read.pop() if is_moved else None
             continue
         is_same = rounded[index] in read and (not sources or len(read) == 1)
         if is_same and index not in others and not any((index, source) in run.requantized for source in sources):

@@ -122,7 +122,7 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     names = {row.operator.name for row in rows}
     effects = [share for share in budget if share.operator in names and share.share]
     if effects:
-        largest = next(filter(_matters, effects), effects[0])
+        largest = next((e for e in effects if matters(e.share, e.alone_snr_db, e.without_snr_db)), effects[0])
         unexplained, observed = (
             max((share.share or 0.0 for share in budget if share.cause == cause), default=0.0)
             for cause in ("unexplained", "observer")
@@ -143,15 +143,12 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
     return None if worst is None else WorstOperator(row=worst)
 
 
-def _matters(effect: ErrorShare) -> bool:
-    """Return whether an operator's error is a tenth of the output's error, alone or left out."""
-    share, alone_db, without_db = effect.share or 0.0, effect.alone_snr_db, effect.without_snr_db
-    if share >= _MATTERS or alone_db is None:
-        return share >= _MATTERS
-    if without_db is None:  # no error is left without it, if this was tried
-        return effect.share_error == 0
-    all_db = alone_db + 10 * math.log10(share)
-    return 1 - 10 ** ((all_db - without_db) / 10) >= _MATTERS
+def matters(share: float | None, alone_snr_db: float | None, without_snr_db: float | None) -> bool:
+    """Return whether a part of a budget has a tenth of the output's error, alone or left out; see `ErrorShare`."""
+    if not share or share >= _MATTERS or alone_snr_db is None or without_snr_db is None:
+        return (share or 0.0) >= _MATTERS
+    all_db = alone_snr_db + 10 * math.log10(share)
+    return 1 - 10 ** ((all_db - without_snr_db) / 10) >= _MATTERS
 
 
 def wrong_integers(rows: Iterable[OperatorComparison]) -> list[OperatorComparison]:

@@ -240,7 +240,7 @@ class CellRow:
     operators_masked: int | None
     """Number of operators with elements that no reader uses, which are compared without these elements."""
     worst_operator: str | None
-    """The operator to examine first: the one whose error has the largest effect on the worst final output."""
+    """The operator to examine first: the first one of the worst final output's budget that has a tenth of the error."""
     worst_operator_verdict: Verdict | None
     """The verdict on the worst operator."""
     worst_operator_cause: Cause | None

@@ -1,4 +1,4 @@
-"""The summary of a run for the terminal. It fits into any width."""
+"""The summary of a run for the terminal. All but a command fits into any width."""
 
 import re
 from collections import defaultdict
@@ -50,7 +50,8 @@ def summary_table(run: RunFacts, cells: Sequence[records.Row], trends: Sequence[
 class Diagnoses:
     """Diagnoses, each below the names of its cells.
 
-    A command has a line of its own, which can be copied: it is longer than the terminal, if printed with `crop=False`.
+    A command has a line of its own, which can be copied. It may be longer than the terminal is wide: print it with
+    `crop=False`.
     """
 
     diagnoses: Sequence[tuple[str, str]]

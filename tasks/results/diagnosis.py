@@ -93,7 +93,8 @@ def _next(cell: CellResult, judged: Judgement, measured: Finals) -> Iterator[str
 def _program_words(request: Request) -> list[str]:
     """Return the overrides that make a cell's program again, for a shell: those of its names, then all others."""
     given = {key_of(word): word for word in request.program_words}
-    shown = {"model", "scheme", "soc", *given}
+    # An experiment chooses the options that are not given, and can rename them.
+    shown = {*given} if "experiment" in given else {"model", "scheme", "soc", *given}
     if request.toolchain.name != DEFAULT_TOOLCHAIN:
         shown.add("toolchain")
     names = [(axis, name) for axis, name in zip(AXES, request.names, strict=True) if axis in shown]

@@ -63,6 +63,7 @@ def _delegated(
     compiler: Compiler, edge: EdgeProgramManager, method: str, log: DelegationLog, *, debug: bool
 ) -> EdgeProgramManager:
     with compiler.session(debug=debug, log=log):
+        compiler.prepare(edge.exported_program(method), debug=debug, log=log)
         for partitioner in compiler.partitioners(debug=debug, log=log):
             edge = edge.to_backend({method: partitioner})
     return edge
@@ -78,6 +79,8 @@ def compile_methods(compiler: Compiler, programs: Mapping[str, ExportedProgram])
     session = DelegationLog()
     edge = EdgeProgramManager(dict(programs), None, compiler.compile_config())
     with compiler.session(debug=False, log=session):
+        for method, log in logs.items():
+            compiler.prepare(edge.exported_program(method), debug=False, log=log)
         by_method = [compiler.partitioners(debug=False, log=log) for log in logs.values()]
         for partitioners in zip(*by_method, strict=True):
             edge = edge.to_backend(dict(zip(programs, partitioners, strict=True)))

@@ -144,6 +144,7 @@ def test_values_without_dimensions_are_explained() -> None:
     for damages in ({}, {3: lambda elements: elements + 0.25}):
         (found,) = budgets_of(program, device.capture(program, damages))
         assert sum(found.causes.values()) == pytest.approx(1)
+        assert found.causes.get("unexplained", 0.0) == pytest.approx(0, abs=1e-4)
 
 
 def test_a_value_that_its_grid_rounds_to_zeros_is_explained() -> None:

@@ -12,7 +12,10 @@ SWEPT = "hydra: {sweeper: {params: {scheme: '8a8w,16a8w', device: 'local,second'
 EXPERIMENTS = {
     "sets_the_model": ("model: {calibration: {count: 8}}\n", ["experiment=sets_the_model"]),
     "chooses_the_model": ("defaults: [{override /model: minilm_l6}]\n", ["experiment=chooses_the_model"]),
-    "sets_a_scheme": (f"scheme: {{per_channel_conv: false}}\n{SWEPT}", ["device=local", "experiment=sets_a_scheme"]),
+    "sets_a_scheme": (
+        f"scheme: {{per_channel_conv: false}}\n{SWEPT}",
+        ["device=local", "experiment=sets_a_scheme", "measure.iterations=2"],
+    ),
     "sets_no_key_of_the_program": (f"measure: {{cures: 2}}\n{SWEPT}", []),
 }
 

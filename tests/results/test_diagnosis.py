@@ -313,6 +313,7 @@ def cured_cell(planned: Request, noise: tuple[float, ...], refused: str | None) 
             "model=digits_cnn scheme=8a8w soc=SM8650 'scheme.overrides=[{node:fc,range:[-1,1]}]'",
         ),
         (["++model.name=mine", "backend=own"], "scheme=8a8w soc=SM8650 backend=own ++model.name=mine"),
+        (["scheme=8a8w", "experiment=night"], "scheme=8a8w experiment=night"),
     ],
 )
 def test_the_command_makes_the_program_of_the_cell_again(words: list[str], command: str, planned: Request) -> None:

@@ -12,10 +12,12 @@ import torch
 
 
 class Divided(torch.nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, is_shared: bool) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        if is_shared:
+            self.second = self.first
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         squares = x @ self.first(x)
@@ -23,8 +25,9 @@ class Divided(torch.nn.Module):
         return squares @ self.second(erf)
 
 
-def build() -> torch.nn.Module:
-    return Divided()
+def build(is_shared: bool = False) -> torch.nn.Module:
+    """Return the model. `is_shared`: whether both subgraphs call the same layer."""
+    return Divided(is_shared)
 
 
 def samples(count: int) -> Iterator[dict[str, Any]]:

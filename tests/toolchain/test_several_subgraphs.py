@@ -27,17 +27,30 @@ pytestmark = pytest.mark.toolchain
 READER = "aten_view_copy_default_2"
 
 
-@pytest.fixture(scope="module")
-def measured(resources: Resources) -> tuple[LoweredProgram, Comparison]:
+def compared(resources: Resources, name: str, arguments: dict[str, Any]) -> tuple[LoweredProgram, Comparison]:
     ask = load(["model=digits_cnn", "scheme=16a8w", "soc=SM8650"]).cells[0].request
     inputs = [InputConfig(name="x", shape=[1, 8, 8])]
     tools: Any = {"store": resources.store, "workers": resources.workers}
-    quantized = quantized_model(ask, resources, "divided_model", 4, name="divided", inputs=inputs)
+    quantized = quantized_model(ask, resources, "divided_model", 4, name=name, inputs=inputs, arguments=arguments)
     lowered = lower(quantized, ask.soc, replace(lowering_options(ask), operator_samples=1), **tools)
     programs = bundle(lowered, ask.measure, store=resources.store)
     capture = measure(programs, (ask.device,), None, store=resources.store, farm=resources.farm)
     options = ComparisonOptions(classifier=False, tolerances=of_scheme(ask.tolerance.operators, ask.scheme.name))
     return lowered, compare(lowered, capture, options, **tools)
+
+
+@pytest.fixture(scope="module")
+def measured(resources: Resources) -> tuple[LoweredProgram, Comparison]:
+    return compared(resources, "divided", {})
+
+
+def test_a_layer_that_both_subgraphs_call_is_compiled_in_both(resources: Resources) -> None:
+    lowered, comparison = compared(resources, "called_twice", {"is_shared": True})
+    rows = [row for row in comparison.operators if row.status != "constant"]
+    linear = [row for row in rows if row.operator.target == "aten.linear.default"]
+    assert [(row.operator.subgraph, row.status) for row in linear] == [(0, "compared"), (1, "compared")]
+    assert (lowered.methods[0].delegated_subgraphs, len(rows)) == (2, 9)
+    assert {row.verdict for row in rows} <= {"within_grid", "biased", "inherited"}
 
 
 def test_a_name_that_two_subgraphs_share_stands_for_a_tensor_of_each(

@@ -79,6 +79,9 @@ class Compiler(ABC):
     def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
         return []
 
+    def prepare(self, program: ExportedProgram, *, debug: bool, log: DelegationLog) -> None:  # noqa: B027 - rarely needed
+        """Change an edge program before its operators are delegated, within the session."""
+
     def in_float16(self, overrides: Collection[int] = ()) -> bool:
         """Return whether the backend computes in float16 the values without a grid of the operators of these overrides.
 

@@ -41,6 +41,7 @@ from qnnsweep.tasks.toolchain.backends.qnn.failures import refusal
 from qnnsweep.tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
 from qnnsweep.tasks.toolchain.backends.qnn.linears import only_selected
 from qnnsweep.tasks.toolchain.backends.qnn.quantizer import LARGEST_WEIGHT, quantizer_of
+from qnnsweep.tasks.toolchain.backends.qnn.shared_constants import separate, shared_constants
 from qnnsweep.tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators
 from qnnsweep.tasks.toolchain.nodes import handle_of, logged_bytes, output_index_of, target_name
 from qnnsweep.tasks.toolchain.overridden import has_precision
@@ -83,6 +84,11 @@ class QnnCompiler(Compiler):
 
     def partitioners(self, *, debug: bool, log: DelegationLog) -> list[Any]:
         return [_RecordingPartitioner(self._specs(debug=debug), self._scheme.overrides, log)]
+
+    def prepare(self, program: ExportedProgram, *, debug: bool, log: DelegationLog) -> None:
+        if constants := shared_constants(program):
+            partitioner = _RecordingPartitioner(self._specs(debug=debug), self._scheme.overrides, log)
+            separate(program, constants, partitioner.generate_partitions(program))
 
     def in_float16(self, overrides: Collection[int] = ()) -> bool:
         asked = (self._scheme.overrides[index].precision for index in overrides)

@@ -1,0 +1,44 @@
+"""Constants that several delegated subgraphs read, such as the zero points of a module that is called twice.
+
+ExecuTorch copies a parameter for each subgraph, but not a call that depends on parameters alone. The subgraph of the
+first reader would return its value, and another would receive it as an input, which the compiler does not declare.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+
+def shared_constants(program: ExportedProgram) -> list[Node]:
+    """Return the calls that depend on parameters alone, in their order, if several calls read one of them."""
+    signature, constants = program.graph_signature, dict[Node, None]()
+    named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    named |= signature.inputs_to_lifted_tensor_constants
+    changing = {*signature.buffers_to_mutate.values()}
+    parameters = {name for name, parameter in named.items() if parameter not in changing}
+    for node in program.graph.nodes:
+        read = node.all_input_nodes
+        if node.op == "call_function" and read and all(n in constants or n.name in parameters for n in read):
+            constants[node] = None
+    return [*constants] if any(len(node.users) > 1 for node in constants) else []
+
+
+def separate(program: ExportedProgram, constants: Sequence[Node], partitions: Sequence[Any]) -> None:
+    """Copy every call of `constants` for each further subgraph that reads it. `partitions`: the subgraphs."""
+    part_of = {node: partition.id for partition in partitions for node in partition.nodes}
+    for node in reversed(constants):
+        copies = dict[Any, Node]()
+        for reader in list(node.users):
+            part = part_of.get(reader)
+            if part is None or part == part_of.get(node):
+                continue
+            if part not in copies:
+                with program.graph.inserting_after(node):
+                    copies[part] = program.graph.node_copy(node)
+                copies[part].meta = {key: copy.copy(value) for key, value in node.meta.items()}
+                part_of[copies[part]] = part
+            reader.replace_input_with(node, copies[part])
+    program.graph_module.recompile()
