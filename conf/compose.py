@@ -132,8 +132,5 @@ def value_of(override: str) -> str:
 
 def quoted_if_needed(text: str) -> str:
     """Return `text` unchanged if Hydra parses it as this text without quotes. Otherwise return it in quotes."""
-    return text if re.fullmatch(r"[\w./:-]+", text) and _is_text(text) else quoted(text)
-
-
-def _is_text(text: str) -> bool:
-    return OverridesParser.create().parse_override(f"x={text}").value() == text
+    is_plain = re.fullmatch(r"[\w./:-]+", text) and OverridesParser.create().parse_override(f"x={text}").value() == text
+    return text if is_plain else quoted(text)

@@ -51,7 +51,7 @@ from qnnsweep.conf.schema import Request
 from qnnsweep.conf.sweeper import Dimension, Search, is_numeric, is_of_sweeper, numeric, register, search_of
 from qnnsweep.conf.syntax import explain
 from qnnsweep.conf.toolchains import ToolchainConfig
-from qnnsweep.conf.words import program_words, words_of_experiment
+from qnnsweep.conf.words import joined, keys_of_experiment, program_words
 
 MOST_CELLS = 10_000
 SHARED_BY = ("model", "scheme")
@@ -136,10 +136,10 @@ def load_search(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -
             if key in parsed.numeric:
                 space.append(numeric(parsed.numeric[key]))
             elif len(values) > 1:
-                choices = tuple(_override(key, [value], parsed.options) for value in values)
+                choices = tuple(joined(key, [value], parsed.options) for value in values)
                 space.append(Dimension(key=key, choices=choices))
             elif key in parsed.command_line and values:
-                fixed.append(_override(key, values, parsed.options))
+                fixed.append(joined(key, values, parsed.options))
         return search_of(parsed.search, space, fixed)
 
 
@@ -154,8 +154,8 @@ def shards(overrides: Sequence[str], *, config_dirs: Sequence[Path] = ()) -> lis
         common = [f"{SEARCH_PATH}=[{folders}]"] if folders else []
         for key, values in parsed.command_line.items():
             if values and key not in split:
-                common.append(_override(key, values, parsed.options))
-        parts = ([_override(key, [value], parsed.options) for value in parsed.values[key]] for key in split)
+                common.append(joined(key, values, parsed.options))
+        parts = ([joined(key, [value], parsed.options) for value in parsed.values[key]] for key in split)
         return [[*common, *part] for part in itertools.product(*parts)]
 
 
@@ -163,7 +163,7 @@ def single_values(override: str, *, config_dirs: Sequence[Path] = ()) -> list[st
     """Split an override into one override per value, in the order of the values. Raises RequestError."""
     with parse([override], config_dirs) as parsed:
         ((key, values),) = parsed.command_line.items()
-        return [_override(key, [value], parsed.options) for value in values]
+        return [joined(key, [value], parsed.options) for value in values]
 
 
 def _check_schemes_of_tolerances(planned: Plan, options: Options) -> None:
@@ -245,15 +245,6 @@ def parse(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> Generat
 def _too_deep(overrides: Sequence[str]) -> RequestError:
     words = printable(" ".join(mask_secrets(overrides, MASKED_NAMES)))
     return RequestError(f"the defaults of an option lead back to it, or values are nested too deeply (in {words})")
-
-
-def _override(key: str, values: Sequence[str], options: Options) -> str:
-    """Join the overrides of one key into one override that sweeps all values. Paths of single files become absolute."""
-    if key in GROUPS:
-        names = [str(override.value()) for override in _parse(values)]
-        return f"{key}={','.join(quoted_if_needed(options.portable_name(key, name)) for name in names)}"
-    first, *others = values
-    return ",".join([first, *(other.partition("=")[2] for other in others)])
 
 
 def _error(override: str | None, problem: str) -> RequestError:
@@ -377,9 +368,9 @@ def _axes_first(keys: Iterable[str]) -> list[str]:
 def _requests(parsed: ParsedOverrides) -> Iterator[Request]:
     """Yield one composed request per cell, in the plan's order. The request's `pool` has the devices of the farm."""
     options, cells = parsed.options, list(parsed.cells())
-    # The trials of a search are cells of an experiment that only a run takes.
-    (experiment,) = parsed.values.get("experiment") or (None,) if parsed.search is None else (None,)
-    of_experiment = words_of_experiment(experiment, parsed.experiment_keys, options)
+    # No command but a run takes the experiment of a search.
+    selected = parsed.values.get("experiment", ()) if parsed.search is None else ()
+    of_experiment = keys_of_experiment(selected, parsed.experiment_keys, options)
 
     @cache
     def composed_device(*overrides: str) -> DeviceConfig:

@@ -46,7 +46,8 @@ def arithmetic_of(
     }
     departures = {index: operator.departure for index, operator in replayed.items() if operator.departure is not None}
     rounded: dict[int, Rounding] = {**inputs, **dict.fromkeys(half_inputs, _HALF), **dict(_roundings(captured))}
-    for index in _repeated(run, rounded, {reader for reader, _ in merged}.union(departures)):
+    others = {reader for reader, _ in (*merged, *run.requantized)}.union(departures)
+    for index in _repeated(run, rounded, others):
         del rounded[index]
     return Arithmetic(
         grids={index: rounding for index, rounding in rounded.items() if isinstance(rounding, Quantization)},
@@ -81,21 +82,16 @@ def _repeated(run: DeviceRun, rounded: Mapping[int, Rounding], others: Collectio
     """
     kernels, repeated = run.kernels, list[int]()
     carried: dict[int, Rounding | None] = {**rounded}
-    of_inputs: set[Rounding | None] = {rounding for index, rounding in rounded.items() if index < 0}
-    for index, sources in enumerate(kernels.sources):
-        if index not in kernels.data_movement_ops:
-            continue
-        read: set[Rounding | None] = {carried.get(source) for source in sources}
-        read = read or of_inputs
+    for index in sorted(kernels.data_movement_ops.difference(others)):
+        read = {carried.get(source) for source in kernels.sources[index]}
         if index not in rounded:
-            is_moved = len(read) == 1 and sources and not any((index, source) in run.requantized for source in sources)
-            carried[index] = read.pop() if is_moved else None
+            carried[index] = read.pop() if len(read) == 1 else None
             continue
-        is_same = rounded[index] in read and (not sources or len(read) == 1)
-        if is_same and index not in others and not any((index, source) in run.requantized for source in sources):
-            value, on_host = run.values.get(index), run.on_host.get(index)
-            if isinstance(value, np.ndarray) and on_host is not None and np.array_equal(value, on_host, equal_nan=True):
-                repeated.append(index)
+        if not read:  # it moves an input of the model
+            read = {rounded[source] for source in rounded if source < 0}.intersection({rounded[index]})
+        value, on_host = run.values.get(index), run.on_host.get(index)
+        if read == {rounded[index]} and isinstance(value, np.ndarray) and on_host is not None:
+            repeated += [index] if np.array_equal(value, on_host, equal_nan=True) else []
     return repeated
 
 

@@ -1,4 +1,4 @@
-"""The summary of a run for the terminal. All but a command fits into any width."""
+"""The summary of a run for the terminal. Everything but a command fits into any width."""
 
 import re
 from collections import defaultdict

@@ -19,7 +19,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from qnnsweep.tasks.errors import raise_shortage
-from qnnsweep.tasks.toolchain.nodes import CONVOLUTIONS, schema_name
+from qnnsweep.tasks.toolchain.nodes import CONVOLUTIONS, held_tensors, schema_name
 from qnnsweep.tasks.toolchain.writes import is_random, shares_memory, written_memory
 
 _MOST_BYTES = 2**26
@@ -96,9 +96,7 @@ def _is_viewed_weight(node: Node) -> bool:
 
 def _values(program: ExportedProgram, of_weights: bool) -> dict[Node, tuple[Any, bool]]:
     """Return the constants of a program, each a tensor or several, and whether something was computed for it."""
-    signature = program.graph_signature
-    stored = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
-    held: dict[str, str] = {**stored, **signature.inputs_to_parameters} if of_weights else {}
+    held = held_tensors(program) if of_weights else {}
     changed, values = written_memory(program.graph), cast(dict[Node, tuple[Any, bool]], {})
     for node in program.graph.nodes:
         if node in changed:

@@ -50,6 +50,13 @@ def schema_name(node: Node) -> str:
     return str(getattr(getattr(node.target, "_schema", None), "name", ""))
 
 
+def held_tensors(program: ExportedProgram) -> dict[str, str]:
+    """Return the names of the parameters, buffers and constants of a program, by those of their placeholders."""
+    signature = program.graph_signature
+    held = {**signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
+    return {**held, **signature.inputs_to_parameters}
+
+
 def named_arguments(node: Node) -> dict[str, Any]:
     """Return the arguments that a call states, by the names that its operator has for them."""
     names = [argument.name for argument in cast(Any, node.target)._schema.arguments]

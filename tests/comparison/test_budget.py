@@ -138,6 +138,15 @@ def test_values_that_only_move_on_the_grid_of_another_have_no_part_in_its_error(
     assert {effect.operator for effect in found.budget.effects if (effect.share or 0) > 1e-6} == {None, 1}
 
 
+def test_values_that_move_to_another_grid_have_a_part_of_their_own() -> None:
+    program = line(entry(normal(4, 4)), scaled(0, 1.0), transposed(1), scaled(2, 2.0))
+    fine, coarse = quantization(0.001, bits=8), quantization(0.1, bits=16)
+    (found,) = budgets_of(program, Device({1: quantization(0.001), 2: coarse}).capture(program))
+    assert (found.first.cause, found.first.operator) == ("resolution", 2)
+    (found,) = budgets_of(program, Device({1: quantization(0.001), 2: fine}).capture(program))
+    assert (found.first.cause, found.first.operator) == ("clipping", 2)
+
+
 def test_values_without_dimensions_are_explained() -> None:
     program = line(entry(np.float32(0.537)), scaled(0, 1.0), added(1, 1), scaled(2, 3.0))
     device = Device({1: quantization(0.1), 2: quantization(0.01, bits=8)})

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from qnnsweep.tasks.numerics.dequantize import quantize
+from qnnsweep.tasks.numerics.device_run import DeviceRun
 from qnnsweep.tasks.numerics.element_use import CapturedValue
+from qnnsweep.tasks.numerics.float_constants import FloatConstants
 from qnnsweep.tasks.numerics.introduced import Introduced
 from qnnsweep.tasks.numerics.replay import converted
-from tests.numerics.numpy_device import logged, quantization, replay
+from qnnsweep.tasks.numerics.replay import replay as replay_with_errors
+from tests.numerics.numpy_device import Device, logged, quantization, replay
 from tests.numerics.numpy_graph import Program, entry, matmul, scaled
 
 
@@ -134,3 +139,17 @@ def beyond_two_steps(_: int, introduced: Introduced) -> bool:
     if introduced.max_steps is None:  # a value without a grid
         return (introduced.gap.max_abs or 0) > 0.1
     return introduced.max_steps > 2
+
+
+def test_a_conversion_without_dimensions_gives_its_reader_an_array() -> None:
+    read: list[object] = []
+    doubled = scaled(0, 2.0)
+    watched = replace(doubled, forward=lambda x: (read.append(x), doubled.forward(x))[1])
+    program = Program([entry(np.asarray(3.0, np.float32)), watched], [1])
+    captured = Device({0: quantization(0.01), 1: quantization(0.1)}).capture(program)
+    clipped = logged(np.asarray(3.0, np.float32), quantization(0.01, bits=8))
+    read.clear()
+    run = DeviceRun(program, captured, {(1, 0): clipped})
+    errors = replay_with_errors(run, any_error, lambda _: None, FloatConstants(), with_errors=True)[1].errors
+    assert {type(value) for value in read} == {np.ndarray}
+    assert float(errors["clipping"]) == np.float32(2 * (1.27 - 3.0))

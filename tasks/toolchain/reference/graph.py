@@ -23,7 +23,7 @@ from qnnsweep.tasks.errors import EvidenceError, raise_shortage
 from qnnsweep.tasks.numerics.arithmetic import last_reads
 from qnnsweep.tasks.records import Blob, Design, LoweredMethod
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.nodes import GETITEM, target_name
+from qnnsweep.tasks.toolchain.nodes import GETITEM, held_tensors, target_name
 from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS, dtype_name, put_tensors, read_tensors
 
 WITH_WEIGHT = ("aten.convolution.default", "aten.linear.default")
@@ -242,8 +242,7 @@ def graph_of(edge: ExportedProgram) -> ReferenceGraph:
     """Return the calls of an edge program before delegation, in the order of the operator table."""
     signature = edge.graph_signature
     inputs = {name: position for position, name in enumerate(signature.user_inputs)}
-    held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    held |= signature.inputs_to_lifted_tensor_constants
+    held = held_tensors(edge)
     nodes = [node for node in edge.graph.nodes if node.op == "call_function"]
     numbers = {node: number for number, node in enumerate(nodes)}
     constants: dict[str, torch.Tensor] = {}

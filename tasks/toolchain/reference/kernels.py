@@ -120,7 +120,7 @@ class HostKernels:
         """
         if index in self._constants:
             return _as_numpy(self._constants[index])
-        tensors = None if inputs is None else [torch.from_numpy(np.asarray(array, order="C")) for array in inputs]
+        tensors = None if inputs is None else _as_tensors(inputs)
         with torch.no_grad():
             value = self._compute(
                 index, self._tensors(self.sources[index], values), tensors, exact_constants=exact_constants
@@ -205,9 +205,7 @@ class HostKernels:
 
     def answer(self, values: Mapping[int, Value], inputs: Sequence[Array] | None = None) -> list[Array]:
         """Return the graph's final outputs. `values`: the values of the calls that the outputs read."""
-        tensors = (
-            self._inputs if inputs is None else [torch.from_numpy(np.asarray(array, order="C")) for array in inputs]
-        )
+        tensors = self._inputs if inputs is None else _as_tensors(inputs)
         outputs = self._graph.answer(self._tensors(self.outputs, values), tensors)
         return [output.numpy() for output in outputs if isinstance(output, torch.Tensor)]
 
@@ -256,6 +254,10 @@ class HostKernels:
         except KeyError as error:
             self.refusals[index] = f"reads operator {error}, which has no value"
         return None
+
+
+def _as_tensors(arrays: Iterable[Array]) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.asarray(array, order="C")) for array in arrays]
 
 
 def _as_numpy(value: Any) -> Value:

@@ -4,21 +4,19 @@ ExecuTorch copies a parameter for each subgraph, but not a call that depends on 
 first reader would return its value, and another would receive it as an input, which the compiler does not declare.
 """
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from qnnsweep.tasks.toolchain.nodes import held_tensors
+
 
 def shared_constants(program: ExportedProgram) -> list[Node]:
     """Return the calls that depend on parameters alone, in their order, if several calls read one of them."""
-    signature, constants = program.graph_signature, dict[Node, None]()
-    named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    named |= signature.inputs_to_lifted_tensor_constants
-    changing = {*signature.buffers_to_mutate.values()}
-    parameters = {name for name, parameter in named.items() if parameter not in changing}
+    changing, constants = {*program.graph_signature.buffers_to_mutate.values()}, dict[Node, None]()
+    parameters = {name for name, held in held_tensors(program).items() if held not in changing}
     for node in program.graph.nodes:
         read = node.all_input_nodes
         if node.op == "call_function" and read and all(n in constants or n.name in parameters for n in read):
@@ -38,7 +36,6 @@ def separate(program: ExportedProgram, constants: Sequence[Node], partitions: Se
             if part not in copies:
                 with program.graph.inserting_after(node):
                     copies[part] = program.graph.node_copy(node)
-                copies[part].meta = {key: copy.copy(value) for key, value in node.meta.items()}
                 part_of[copies[part]] = part
             reader.replace_input_with(node, copies[part])
     program.graph_module.recompile()
