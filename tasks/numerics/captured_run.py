@@ -82,13 +82,14 @@ def _repeated(run: DeviceRun, rounded: Mapping[int, Rounding], others: Collectio
     """
     kernels, repeated = run.kernels, list[int]()
     carried: dict[int, Rounding | None] = {**rounded}
+    of_inputs = {rounding for index, rounding in rounded.items() if index < 0}
     for index in sorted(kernels.data_movement_ops.difference(others)):
-        read = {carried.get(source) for source in kernels.sources[index]}
+        read: set[Rounding | None] = {carried.get(source) for source in kernels.sources[index]}
         if index not in rounded:
             carried[index] = read.pop() if len(read) == 1 else None
             continue
-        if not read:  # it moves an input of the model
-            read = {rounded[source] for source in rounded if source < 0}.intersection({rounded[index]})
+        if not read and rounded[index] in of_inputs:  # it moves an input of the model
+            read.add(rounded[index])
         value, on_host = run.values.get(index), run.on_host.get(index)
         if read == {rounded[index]} and isinstance(value, np.ndarray) and on_host is not None:
             repeated += [index] if np.array_equal(value, on_host, equal_nan=True) else []
