@@ -22,10 +22,9 @@ from qnnsweep.tasks.numerics.arithmetic import ARISING, Part, SampleRuns
 from qnnsweep.tasks.numerics.element_use import Array
 from qnnsweep.tasks.numerics.metrics import signed_error
 from qnnsweep.tasks.numerics.ranking import Estimate
+from qnnsweep.tasks.records import SIGNIFICANT_SHARE
 from qnnsweep.tasks.records.vocabulary import CAUSES, Cause
 
-SIGNIFICANT = 0.1
-"""The share of an output's error from which the difference of two programs' outputs is no detail."""
 _LEAST = 0.01  # the share of an output's error below which no single operator is left out
 MOST = 1e6  # the largest share of an error alone, of errors that cancel each other
 _MOST_PARTS = 6  # per final output, by what their absence removes; and as many by their own energy
@@ -211,7 +210,7 @@ class _Budget:
 
     def _why(self) -> str | None:
         full = self._outputs(self._ablation.without(()))
-        if not error_energy(self._debug, full) <= SIGNIFICANT * self._whole:
+        if not error_energy(self._debug, full) <= SIGNIFICANT_SHARE * self._whole:
             return "; ".join(filter(None, (self._arising.why, "the operators that were logged do not give the output")))
         return self._arising.why
 

@@ -63,6 +63,11 @@ class _Dead:
     device: Array
     design_varies: bool | None
 
+    @property
+    def of_the_scheme(self) -> bool:
+        """Return whether the rounding that the scheme asks for makes the part constant."""
+        return self.clear and self.design_varies is False
+
 
 def check_dead_parts(
     name: str, eager: Array, device: Array, design: Array | None, assembly: Callable[[], Assembly]
@@ -87,7 +92,8 @@ def check_dead_parts(
         status: ProbeStatus = "blind" if same else "coarse" if dead else "passed"
         if clear := [each for each in dead if each.clear]:
             status = "failed"
-        yield _check(mistake, status, None if same else _described(clear or dead))
+        of_the_scheme = status == "failed" and all(each.of_the_scheme for each in clear)
+        yield replace(_check(mistake, status, None if same else _described(clear or dead)), of_the_scheme=of_the_scheme)
 
 
 def _constant_parts(
@@ -215,7 +221,7 @@ def _described(dead: Sequence[_Dead]) -> str | None:
         f"{len(dead) - 1} other parts as well" if len(dead) > 1 else None,
         "less than the noise and the steps of its grid" if not first.clear else None,
         "its design varies, so that the compiler or the device loses it" if first.design_varies else None,
-        "by the rounding that the scheme asks for" if first.clear and first.design_varies is False else None,
+        "by the rounding that the scheme asks for" if first.of_the_scheme else None,
     ]
     return "; ".join(text for text in texts if text)
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from qnnsweep.conf.tolerances import OperatorTolerance
 from qnnsweep.tasks.numerics.introduced import Introduced
 from qnnsweep.tasks.numerics.replay import Replayed
-from qnnsweep.tasks.records import ErrorShare, Gap, OperatorComparison
+from qnnsweep.tasks.records import SIGNIFICANT_SHARE, ErrorShare, Gap, OperatorComparison
 from qnnsweep.tasks.records.vocabulary import COMPARED, OWN_ERROR, Cause, OperatorStatus, Verdict
 
 _CHANNEL_DB = 15  # a single channel may have an SNR lower than the whole value by this number of decibels
 _SIGNIFICANT = 3  # standard errors
-_MATTERS = 0.1  # the share of an output's error from which an operator's error is no detail
-
 
 EVERY_SCHEME = "*"
 """The scheme of the tolerances that `of_scheme` returns."""
@@ -145,10 +143,10 @@ def worst_operator(rows: Sequence[OperatorComparison], budget: Iterable[ErrorSha
 
 def matters(share: float | None, alone_snr_db: float | None, without_snr_db: float | None) -> bool:
     """Return whether a part of a budget has a tenth of the output's error, alone or left out; see `ErrorShare`."""
-    if not share or share >= _MATTERS or alone_snr_db is None or without_snr_db is None:
-        return (share or 0.0) >= _MATTERS
+    if not share or share >= SIGNIFICANT_SHARE or alone_snr_db is None or without_snr_db is None:
+        return (share or 0.0) >= SIGNIFICANT_SHARE
     all_db = alone_snr_db + 10 * math.log10(share)
-    return 1 - 10 ** ((all_db - without_snr_db) / 10) >= _MATTERS
+    return 1 - 10 ** ((all_db - without_snr_db) / 10) >= SIGNIFICANT_SHARE
 
 
 def wrong_integers(rows: Iterable[OperatorComparison]) -> list[OperatorComparison]:

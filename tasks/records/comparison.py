@@ -193,6 +193,10 @@ class OperatorComparison:
     why: str | None = None  # why the operator could not be computed again on the host
 
 
+SIGNIFICANT_SHARE = 0.1
+"""The share of an output's error from which a part of it is no detail: it is named, and it counts."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorShare:
     """The part of a final output's error that one cause has, at one operator or in total, on the worst sample."""
@@ -357,6 +361,9 @@ class IoCheck:
     detail: str | None
     """What exactly explains the device's outputs, which part is constant, or why the model cannot be run on the
     mistaken inputs."""
+    of_the_scheme: bool = False
+    """Whether the rounding that the scheme asks for makes the mistake, at `designed` as on the device: another scheme
+    can cure it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,12 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from qnnsweep.tasks.numerics.reported import budget_of, on_sample
 from qnnsweep.tasks.numerics.verdict import wrong_integers
-from qnnsweep.tasks.records import Comparison, ErrorShare, OperatorComparison, OutputComparison
+from qnnsweep.tasks.records import SIGNIFICANT_SHARE, Comparison, ErrorShare, OperatorComparison, OutputComparison
 from qnnsweep.tasks.records.source_lines import quoted_line, users_line
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.wording import named_targets, plural_noun
 
-_MENTIONED = 0.1  # a cause with a smaller share of the error is a part of the rest
 _MOST_CAUSES = 3
 _MOST_OF_IT = 0.7  # an operator without which this part of the cause's effect is gone stands for the cause
 _MOST_NAMES = 3
@@ -54,7 +53,7 @@ def causes(comparison: Comparison, output: OutputComparison) -> str | None:
     operators = [share for share in shares if share.operator is not None]
     first = operators[0].cause if operators else None
     ranked = sorted(totals.values(), key=lambda total: (total.cause != first, -(total.share or 0.0)))
-    mentioned = [total for total in ranked if (total.share or 0.0) >= _MENTIONED][:_MOST_CAUSES]
+    mentioned = [total for total in ranked if (total.share or 0.0) >= SIGNIFICANT_SHARE][:_MOST_CAUSES]
     percents = _percents([total.share or 0.0 for total in mentioned])
     largest = max(totals.values(), key=lambda total: total.share or 0.0)
     words = _Words(comparison, operators, output, largest.cause)
@@ -83,7 +82,7 @@ def is_of_the_scheme(comparison: Comparison, output: OutputComparison) -> bool:
     """Return whether less than a tenth of an output's error is of the device, or of unknown origin."""
     totals = [share for share in budget_of(comparison, output) if share.operator is None and share.share is not None]
     others = sum(share.share or 0.0 for share in totals if share.cause in _NOT_OF_THE_SCHEME)
-    return bool(totals) and others < _MENTIONED
+    return bool(totals) and others < SIGNIFICANT_SHARE
 
 
 def _in_brackets(words: str) -> str:

@@ -20,7 +20,16 @@ from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
 from qnnsweep.tasks.results.causes import causes, is_of_the_scheme
 from qnnsweep.tasks.results.failure import first_line, without_operators
 from qnnsweep.tasks.results.headline import with_snr
-from qnnsweep.tasks.results.outcome import CellResult, Judgement, graph_change, on_device, problem
+from qnnsweep.tasks.results.outcome import (
+    CellResult,
+    Judgement,
+    another_scheme_can_help,
+    failed_check,
+    graph_change,
+    in_words,
+    on_device,
+    problem,
+)
 from qnnsweep.tasks.results.step_sentences import step_sentences
 
 _MOST_GAIN_DB = 20.0
@@ -71,12 +80,13 @@ def _next(cell: CellResult, judged: Judgement, measured: Finals) -> Iterator[str
     """
     request, offered = cell.request, _offered(cell)
     found = _cures(cell, offered)
-    first = _first(found)
+    can_help = another_scheme_can_help(cell)
+    first = _first(found) if can_help else None
     if first is None:
         names = request.model.name, request.scheme.name, request.soc.name if request.soc else ""
         if _has_reproducer(cell):
             yield f"Next: `qnnsweep repro {shlex.quote('/'.join(names))}`."
-        if cell.cures is not None and cell.cures.trials:
+        if cell.cures is not None and cell.cures.trials and can_help:
             yield why_none(len(cell.cures.trials), refused_changes(cell.cures, offered), found)
         elif cell.cures is not None and request.scheme.precision is not Precision.quantized:
             yield "No cure is tried for a float scheme."
@@ -130,6 +140,10 @@ def _sentences(cell: CellResult, comparison: Comparison, judged: Judgement, meas
     if not device:
         return
     worst = min(device, key=lambda row: math.inf if row.gap.snr_db is None else row.gap.snr_db)
+    wrong = failed_check(comparison)
+    if wrong is not None:
+        words = in_words(wrong)
+        yield f"{words[:1].upper()}{words[1:]}."
     odd = next((row for row in compared if problem(row) is not None), None)
     if odd is not None:
         yield f"Output {odd.output} of {odd.sample_name}: {problem(odd)}{_of(causes(comparison, odd))}."

@@ -17,6 +17,7 @@ from qnnsweep.tasks.records import (
     Comparison,
     Cures,
     ExportedModel,
+    IoCheck,
     LoweredProgram,
     OutputComparison,
     QuantizedModel,
@@ -95,13 +96,33 @@ def _outcome(cell: CellResult, shortfalls: Sequence[str]) -> tuple[Outcome, str 
     assert cell.comparison is not None, "a cell without an error is complete"
     if (changed := graph_change(cell)) is not None:
         return "failed", changed
-    wrong = next((check for check in cell.comparison.io_checks if check.status == "failed"), None)
-    if wrong is not None:
-        detail = f" ({wrong.detail})" if wrong.detail else ""
-        return "failed", f"not comparable with the model: {wrong.mistake}{detail}; the table `probe` has the evidence"
+    if (wrong := failed_check(cell.comparison)) is not None:
+        return "failed", f"not comparable with the model: {in_words(wrong)}; the table `probe` has the evidence"
     if shortfalls:
         return "out_of_tolerance", "; ".join(shortfalls)
     return "passed", "; ".join(_unavailable(cell)) or None
+
+
+def failed_check(comparison: Comparison) -> IoCheck | None:
+    """Return the mistake at the program's inputs or outputs that fails a cell; first one that no scheme cures."""
+    failed = [check for check in comparison.io_checks if check.status == "failed"]
+    return min(failed, key=lambda check: check.of_the_scheme, default=None)
+
+
+def another_scheme_can_help(cell: CellResult) -> bool:
+    """Return whether a cell did not fail, or only because its scheme rounds a part of an output to a constant.
+
+    The outputs of any other cell that failed are not those of the model, whatever its scheme is.
+    """
+    if cell.error is not None or cell.comparison is None or graph_change(cell) is not None:
+        return False
+    wrong = failed_check(cell.comparison)
+    return wrong is None or wrong.of_the_scheme
+
+
+def in_words(check: IoCheck) -> str:
+    """Return the mistake of a check that failed, with what shows it in brackets."""
+    return f"{check.mistake} ({check.detail})" if check.detail else check.mistake
 
 
 def graph_change(cell: CellResult) -> str | None:

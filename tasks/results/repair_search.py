@@ -252,8 +252,12 @@ class Search:
         for side, first in zip(measured, before, strict=True):
             if (excess := next(excesses(side, first, self.budget), None)) is not None:
                 return False, excess
+        last = _complete(self.accepted)
+        both = [(side.mistake, old.mistake) for side, old in zip(measured, last, strict=True)]
+        if (made := next((now for now, old in both if now is not None and old is None), None)) is not None:
+            return False, made
         size, bits = self._size(measured)
-        size_before, bits_before = self._size(_complete(self.accepted))
+        size_before, bits_before = self._size(last)
         if size > 1 >= size_before:
             return False, next(text for side in measured for text in size_shortfalls(side, self.target))
         if size_before > 1:
@@ -263,10 +267,12 @@ class Search:
             has_fewer = size == size_before and bits < bits_before
             return has_fewer, f"the weights have {'fewer' if has_fewer else 'no fewer'} bits"
         if self.target.metric is not None:
-            miss, miss_before = self._miss(measured), self._miss(_complete(self.accepted))
+            miss, miss_before = self._miss(measured), self._miss(last)
             if miss != miss_before:
                 words = "nearer to" if miss < miss_before else "farther from"
                 return miss < miss_before, f"{self.target.metric} gets {words} its limit"
+        if (cured := next((old for now, old in both if now is None and old is not None), None)) is not None:
+            return True, f"it is no longer so that {cured}"
         if gain >= LEAST_GAIN_DB:
             return True, f"the {self._number} rises"
         if not self.target.is_of_size and not any(list(shortfalls(side, self.target)) for side in measured):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -144,6 +145,37 @@ def test_a_program_gets_the_best_accuracy_under_a_mean_number_of_bits(program: P
     swept = program.run("run", "--json", "model=digits_cnn", f"scheme={result['scheme_file']}", *MODEL[2:], words[2])
     (cell,) = read_table(artifacts, "cells", result_of(swept)["run_id"])
     assert cell["pte_bytes"] == after["size_bytes"]
+
+
+@pytest.mark.slow
+def test_the_scores_of_a_detector_vary_again_although_the_target_was_met_before(
+    program: Program, tmp_path: Path
+) -> None:
+    shutil.copy(Path(__file__).parents[1] / "toolchain" / "output_models.py", tmp_path)
+    sources = {
+        split: {"source": "output_models:samples", "arguments": {"seed": seed}, "count": count}
+        for split, seed, count in (("calibration", 1, 16), ("evaluation", 2, 8))
+    }
+    inputs = [{"name": "x", "shape": [1, 3, 32, 32]}]
+    network = {"factory": "output_models:model", "arguments": {"kind": "Detector"}}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "detector.yaml").write_text(
+        yaml.safe_dump({"name": "detector", "inputs": inputs, **network, **sources})
+    )
+    words = [f"--config-dir={tmp_path}", "model=detector", *MODEL[1:3], f"artifacts={tmp_path / 'artifacts'}"]
+    ran = program.run("repair", "--json", *words, "target.final_snr_db=20", "certificate.samples=8")
+    assert ran.returncode == 0, ran.stderr
+    result = result_of(ran)
+    assert result["before_snr_db"] > 20, "the boxes hide the scores"
+    *_, last = read_table(tmp_path / "artifacts", "repair", result["run_id"])
+    assert (last["accepted"], last["why"]) == (True, "it is no longer so that a part of output output is constant")
+    probed = read_table(tmp_path / "artifacts", "probe", result["run_id"])
+    of_parts = {
+        row["scheme"]: (row["status"], row["of_the_scheme"])
+        for row in probed
+        if row["mistake"].endswith(" is constant")
+    }
+    assert (of_parts["8a8w"], of_parts[f"8a8w step {last['step']}"]) == (("failed", True), ("passed", False))
 
 
 def wait_for_step(process: subprocess.Popen[str], number: int) -> None:

@@ -63,6 +63,17 @@ def test_scores_that_share_a_grid_with_boxes_are_dead_below_the_step_of_that_gri
     assert statuses(eager, rounded(eager, 0.01), assembly) == ["passed", "passed"]
 
 
+@pytest.mark.parametrize("step_of_design", [GRID, 0.01, None])
+def test_another_scheme_can_cure_a_part_only_if_its_design_is_constant_too(step_of_design: float | None) -> None:
+    eager, assembly = detector()
+    design = None if step_of_design is None else rounded(eager, step_of_design)
+    checks = check_dead_parts("y", eager, rounded(eager, GRID), design, lambda: assembly)
+    assert [(check.status, check.of_the_scheme) for check in checks] == [
+        ("passed", False),
+        ("failed", step_of_design == GRID),
+    ]
+
+
 def test_a_dead_channel_of_scores_is_found_and_one_that_hardly_varies_is_coarse() -> None:
     scores = np.random.default_rng(1).uniform(0, 5, (4, 1, 8, 50))
     scores[:, :, 2] *= 0.2

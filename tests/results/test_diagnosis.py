@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from qnnsweep.conf.schema import Request
 from qnnsweep.conf.schemes import Precision
 from qnnsweep.tasks.errors import DeviceError
-from qnnsweep.tasks.records import Comparison, Cures, DebugProgram, ErrorParts, ErrorShare, IoCheck, Quantization, Trial
-from qnnsweep.tasks.records.vocabulary import CAUSES, Cause, ProbeStatus, Verdict
+from qnnsweep.tasks.records import Comparison, Cures, DebugProgram, ErrorParts, ErrorShare, Quantization, Trial
+from qnnsweep.tasks.records.vocabulary import CAUSES, Cause, Verdict
 from qnnsweep.tasks.results.causes import causes
 from qnnsweep.tasks.results.diagnosis import diagnosis, repair_target_db
 from qnnsweep.tasks.results.outcome import CellResult, judge
@@ -269,21 +269,6 @@ def test_equal_outputs_have_no_causes(planned: Request) -> None:
         "The final outputs are those of eager PyTorch, bit by bit. "
         "The device computes the scheme exactly as the host does."
     )
-
-
-@pytest.mark.parametrize(("status", "is_said"), [("blind", True), ("passed", False)])
-def test_equal_outputs_that_are_the_same_for_all_samples_are_no_success(
-    status: ProbeStatus, is_said: bool, planned: Request
-) -> None:
-    equal = replace(ANSWER, status="exact", gap=replace(ANSWER.gap, mse=0.0, snr_db=None), previous_snr_db=None)
-    outputs = tuple(replace(equal, previous_status="exact", sample=sample) for sample in (0, 1))
-    check = IoCheck(
-        side="output", mistake="output logits does not depend on the input", sample=0, status=status,
-        relative_error=None, relative_error_mistaken=None, detail=None,
-    )  # fmt: skip
-    comparison = replace(COMPARISON, outputs=outputs, budget=(), io_checks=(check,))
-    said = "In eager PyTorch, they are the same for all samples: they test nothing, look at weights and samples."
-    assert (said in diagnosed(passed_cell(planned, comparison=comparison))) is is_said
 
 
 def test_an_output_with_nans_is_named(planned: Request) -> None:

@@ -15,12 +15,13 @@ from qnnsweep.tasks.results.outcome import CellResult
 from qnnsweep.tasks.results.repair import measurement, shortfalls
 from qnnsweep.tasks.results.repair_search import Aim, Search, Step
 from tests.repair.sample_cells import ADD, CONVOLUTION, cell, operator, scheme
-from tests.sample_records import COMPARISON, EXPORTED, blob, passed_cell, with_method
+from tests.sample_records import COMPARISON, EXPORTED, PROBED, blob, passed_cell, with_method
 
 DAMAGE = (SchemeOverride(node="node_conv", quant_dtype="8a4w"), SchemeOverride(node="node_add", range=[0.0, 10.0]))
 BEFORE = scheme("8a8w", *DAMAGE)
 FINER_WEIGHTS, WIDER_RANGE = scheme("8a8w", DAMAGE[1]), scheme("8a8w", DAMAGE[0])
 UNDAMAGED = scheme("8a8w")
+DEAD = replace(PROBED, mistake="a part of output logits is constant", status="failed", of_the_scheme=True)
 
 
 def text(tried: SchemeConfig) -> str:
@@ -28,7 +29,10 @@ def text(tried: SchemeConfig) -> str:
 
 
 class Cells:
-    """The cells of all schemes, on one or more SoCs. `snr_db`: what each scheme reaches; other schemes fail."""
+    """The cells of all schemes, on one or more SoCs. `snr_db`: what each scheme reaches; other schemes fail.
+
+    `dead`: the schemes that round a part of the output to a constant.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,9 @@ class Cells:
         sizes: Sequence[tuple[SchemeConfig, int]] = (),
         socs: Sequence[str] = ("SM8650",),
         target: TargetConfig | None = None,
+        dead: Sequence[SchemeConfig] = (),
     ) -> None:
+        self._dead = {text(tried) for tried in dead}
         self._request, self._socs, self._target = request, socs, target
         self._snr_db: Mapping[str, float] = {text(tried): reached for tried, reached in snr_db}
         self._sizes: Mapping[str, int] = {text(tried): size for tried, size in sizes}
@@ -87,7 +93,11 @@ class Cells:
         program = blob("1", self._sizes.get(text(tried), 1_000_000))
         return passed_cell(
             request,
-            comparison=replace(comparison, outputs=(*(replace(row, rung="designed") for row in outputs), *outputs)),
+            comparison=replace(
+                comparison,
+                outputs=(*(replace(row, rung="designed") for row in outputs), *outputs),
+                io_checks=(DEAD,) if text(tried) in self._dead else (),
+            ),
             lowered=with_method(
                 replace(lowered, program=program), compile_facts=(), choosable=1, weights=(_weight(tried),)
             ),
@@ -135,6 +145,27 @@ def test_a_change_that_does_not_help_is_reverted_and_not_tried_again(planned: Re
     assert [step.accepted for step in steps] == [True, False, True]
     assert steps[1].why == "the lowest SNR rises by less than 0.1 dB"
     assert search.accepted.scheme == WIDER_RANGE
+
+
+def test_a_part_that_the_scheme_rounds_to_a_constant_must_vary_again_and_no_step_may_lose_one(planned: Request) -> None:
+    reached = [(BEFORE, 30.0), (FINER_WEIGHTS, 30.0), (UNDAMAGED, 40.0)]
+    search, steps = searched(Cells(planned, reached, dead=[BEFORE]), TargetConfig(final_snr_db=25.0))
+    assert (search.reached, search.accepted.scheme) == (True, FINER_WEIGHTS)
+    assert steps[1].why == "it is no longer so that a part of output logits is constant"
+    search, steps = searched(Cells(planned, reached, dead=[BEFORE, FINER_WEIGHTS]), TargetConfig(final_snr_db=25.0))
+    assert not search.reached
+    assert search.reason.endswith("; a part of output logits is constant")
+    search, steps = searched(Cells(planned, reached, dead=[FINER_WEIGHTS]), TargetConfig(final_snr_db=35.0))
+    assert [(step.accepted, step.why) for step in steps[1:2]] == [(False, "a part of output logits is constant")]
+
+
+def test_a_program_whose_outputs_no_scheme_makes_right_is_not_repaired(planned: Request) -> None:
+    exchanged = replace(DEAD, mistake="outputs exchanged", detail=None, of_the_scheme=False)
+    (damaged,) = Cells(planned, [(BEFORE, 30.0)], dead=[BEFORE]).measure(BEFORE, None)
+    assert damaged.comparison is not None
+    assert measurement(damaged) is not None
+    both = replace(damaged, comparison=replace(damaged.comparison, io_checks=(DEAD, exchanged)))
+    assert measurement(both) is None
 
 
 def test_a_change_that_only_just_reaches_the_target_is_accepted(planned: Request) -> None:
