@@ -13,7 +13,7 @@ from pathlib import Path
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.flows.runs.files import CellEvidence, read_cell_evidence
 from qnnsweep.flows.runs.history import names
-from qnnsweep.flows.runs.names import find_cell, resolve
+from qnnsweep.flows.runs.names import find_run_of_cell
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError
 from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.records.operator_names import operators_named
@@ -55,9 +55,8 @@ def reproduce(
     `socs`: the architectures of the SoCs that the twin may be compiled for. `say`: is called with a line per program
     that was tried. Raises RequestError for a wrong request, and NotReproduced if no small program shows the error.
     """
-    run_id = resolve(store, run_name)
     with lock.shared(store):
-        row = find_cell(store, run_id, cell)
+        run_id, row = find_run_of_cell(store, run_name, cell)
         evidence = _evidence(store, run_id, cell, row)
         sdk = _sdk(cell, row)
         worst = _worst_row(tables.rows(store, "operators", run_id), row, operator)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from qnnsweep.flows.runs.files import read_cell_evidence
-from qnnsweep.flows.runs.names import find_cell, resolve
+from qnnsweep.flows.runs.names import find_run_of_cell
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records import LoweredProgram, Simulated
 from qnnsweep.tasks.records.cell_folder import folder_of
@@ -25,8 +25,8 @@ def simulate(
 
 def lowered_program(store: Store, run_id: str | None, cell: str) -> LoweredProgram:
     """Return the program of a cell of a run. Raises RequestError if it was not compiled."""
-    run_id = resolve(store, run_id)
-    folder = folder_of(find_cell(store, run_id, cell))
+    run_id, row = find_run_of_cell(store, run_id, cell)
+    folder = folder_of(row)
     if (evidence := read_cell_evidence(run_id, folder, store)) is None:
         raise RequestError(f"CELL={cell}: it was not compiled; see its row in the report")
     return evidence.lowered

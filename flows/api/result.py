@@ -16,7 +16,7 @@ from qnnsweep.tasks.records import RunFacts
 from qnnsweep.tasks.records.cell_folder import folder_of
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.counts import cell_key
-from qnnsweep.tasks.report.format import note_and_diagnosis, with_folders, words
+from qnnsweep.tasks.report.format import note_and_diagnosis, with_places, words
 from qnnsweep.tasks.report.notebook import run_in_notebook
 from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_table
 from qnnsweep.tasks.storage import tables
@@ -47,7 +47,7 @@ class Run:
     @cached_property
     def _rows(self) -> list[Row]:
         """The rows of the table `cells`, whose sentences have commands that can be typed."""
-        return with_folders(self._cells, self.facts.command)
+        return with_places(self._cells, self.facts)
 
     @cached_property
     def facts(self) -> RunFacts:

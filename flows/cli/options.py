@@ -31,6 +31,15 @@ OptionalRun = Annotated[
         "--run", metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run
     ),
 ]
+RunOfCell = Annotated[
+    str | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        help=f"A run: {RUN_NAMES}. By default the latest that has the cell.",
+        autocompletion=complete_run,
+    ),
+]
 
 Overrides = Annotated[
     list[str] | None,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from qnnsweep.conf.units import KIB
 from qnnsweep.flows.cli.command import Output, Words
-from qnnsweep.flows.cli.options import OptionalRun, quiet_torch
+from qnnsweep.flows.cli.options import RunOfCell, quiet_torch
 from qnnsweep.tasks.report.format import plain_table
 
 EXITS = (
@@ -31,7 +31,7 @@ def repro(
             help="An operator that introduces error, or its module. By default the one with the largest effect.",
         ),
     ] = None,
-    run_: OptionalRun = None,
+    run_: RunOfCell = None,
     to: Annotated[
         Path | None,
         typer.Option("--to", metavar="FOLDER", help="A new folder. By default repro-MODEL-SCHEME-SOC-OPERATOR."),

@@ -183,11 +183,11 @@ def _open(page: Path) -> None:
 def _output(result: "SweepResult", exit_code: int, store: "Store | None") -> Output:
     """Return what a run prints. `store`: that of the run, if the results of the cells are printed as JSON."""
     from qnnsweep.flows.runs.regressions import regressions_table
-    from qnnsweep.tasks.report.format import with_folders
+    from qnnsweep.tasks.report.format import with_places
     from qnnsweep.tasks.report.terminal import summary_diagnoses, summary_samples, summary_table
 
     facts, counts = result.run, result.counts
-    cells = with_folders(result.cells, facts.command)
+    cells = with_places(result.cells, facts)
     copy = f"\n  here {result.page}" if "://" in facts.report else ""
     diagnoses, regressions = summary_diagnoses(cells), regressions_table(counts)
     parts: list[RenderableType] = [summary_table(facts, cells, result.trends)]

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from qnnsweep.flows.cli.command import Output, Words
-from qnnsweep.flows.cli.options import OptionalRun, quiet_torch
+from qnnsweep.flows.cli.options import RunOfCell, quiet_torch
 from qnnsweep.tasks.report.format import percent, plain_table
 
 EXITS = "Exit codes: 0 evaluated · 2 there is no such cell, or it cannot be simulated."
@@ -17,7 +17,7 @@ EXITS = "Exit codes: 0 evaluated · 2 there is no such cell, or it cannot be sim
 def simulate(
     words: Words,
     cell: Annotated[str, typer.Argument(metavar="CELL", help="A cell, such as MODEL/SCHEME/SOC.")],
-    run_: OptionalRun = None,
+    run_: RunOfCell = None,
     samples: Annotated[
         str | None,
         typer.Option(

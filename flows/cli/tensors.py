@@ -32,12 +32,11 @@ def tensors(
     The tensors are in PyTorch's layout. `device` is what the device computed, `on_host` what the host computes from the
     device's own inputs, `reference` what the host computes from the model's inputs, `quantized` the device's integers.
     """
-    from qnnsweep.flows.runs.names import find_cell, resolve
+    from qnnsweep.flows.runs.names import find_run_of_cell
     from qnnsweep.tasks.records.cell_folder import folder_of
 
     store = words.store
-    run_id = resolve(store, run_id)
-    row = find_cell(store, run_id, cell)
+    run_id, row = find_run_of_cell(store, run_id, cell)
     folder = folder_of(row)
     quiet_torch()
     import numpy as np

@@ -13,7 +13,7 @@ from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.flows.forecasts.costs import EtaEstimate
 from qnnsweep.flows.runs.regressions import regressions_markdown
 from qnnsweep.flows.runs.results import SweepResult, report_name, run_folder
-from qnnsweep.tasks.report.format import with_folders
+from qnnsweep.tasks.report.format import with_places
 from qnnsweep.tasks.report.page import summary_markdown, summary_rows
 from qnnsweep.tasks.storage.store import Store
 
@@ -72,7 +72,7 @@ def create_artifacts(result: SweepResult, store: Store, reports_url: str) -> Non
     `reports_url`: where `qnnsweep ui` serves the reports. A browser opens no local file from a link in Prefect's UI.
     """
     run = result.run
-    cells = with_folders(result.cells, run.command)
+    cells = with_places(result.cells, run)
     report = f"{reports_url}/{report_name(run.run_id)}"
     files = f"{reports_url}/{run_folder(run.run_id)}/files/"
     needs = f"while this runs: `qnnsweep ui --artifacts={shlex.quote(store.display_path('').rstrip('/'))}`"

@@ -23,15 +23,32 @@ def resolve(store: Store, name: str | None) -> str:
     return matches[0]
 
 
+def find_run_of_cell(store: Store, name: str | None, cell: str) -> tuple[str, Row]:
+    """Return the id of a run and the row of a cell in it; see `find_cell`. None means the latest run that has the cell.
+
+    Raises RequestError.
+    """
+    run_id = resolve(store, name)
+    if name is None:
+        run_id = next((run for run in reversed(tables.runs(store)) if _matching(store, run, cell)), run_id)
+    return run_id, find_cell(store, run_id, cell)
+
+
 def find_cell(store: Store, run_id: str, cell: str) -> Row:
     """Return the row of the only cell of a run whose names, such as MODEL/SCHEME/SOC, begin with `cell`.
 
     Raises RequestError.
     """
-    rows = {folder_of(row): row for row in tables.rows(store, "cells", run_id)}
-    wanted = cell.strip("/")
-    matches = [folder for folder in rows if f"{folder}/".startswith(f"{wanted}/")]
+    matches = _matching(store, run_id, cell)
     if len(matches) != 1:
         which = "no cell" if not matches else "several cells"
-        raise RequestError(f"CELL={cell}: {which} of run {run_id}; write one of {', '.join(matches or rows)}")
-    return rows[matches[0]]
+        names = matches or map(folder_of, tables.rows(store, "cells", run_id))
+        raise RequestError(f"CELL={cell}: {which} of run {run_id}; write one of {', '.join(names)}")
+    return next(iter(matches.values()))
+
+
+def _matching(store: Store, run_id: str, cell: str) -> dict[str, Row]:
+    """Return the rows of the cells of a run whose names begin with `cell`, by the names."""
+    rows = {folder_of(row): row for row in tables.rows(store, "cells", run_id)}
+    wanted = cell.strip("/")
+    return {folder: row for folder, row in rows.items() if f"{folder}/".startswith(f"{wanted}/")}

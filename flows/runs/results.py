@@ -19,7 +19,7 @@ from qnnsweep.tasks.records import RunFacts, Toolchain
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.atlas import atlas_markdown, render_atlas
 from qnnsweep.tasks.report.counts import Counts, count
-from qnnsweep.tasks.report.format import with_folders
+from qnnsweep.tasks.report.format import with_places
 from qnnsweep.tasks.report.formats.formats import FORMATS
 from qnnsweep.tasks.report.formats.names import Format
 from qnnsweep.tasks.report.page import log_characters, render
@@ -100,7 +100,7 @@ def formatted(store: Store, name: str | None, format_: Format) -> str:
     """Return a past run as text for another tool; see `find_run`. Raises RequestError if there is no such run."""
     run = find_run(store, name)
     rows = _rows(run, store, ("cells", "delegation", "outputs", "operators", "trends"))
-    return FORMATS[format_](run, rows | {"cells": with_folders(rows["cells"], run.command)})
+    return FORMATS[format_](run, rows | {"cells": with_places(rows["cells"], run)})
 
 
 def rerender(store: Store, name: str | None) -> SweepResult:

@@ -11,6 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import JustifyMethod
 from rich.table import Table
 
+from qnnsweep.tasks.records import RunFacts
+
 # Worst first: name in the tables -> (words, symbol, terminal style).
 OUTCOMES = {
     "failed": ("failed", "✗", "bold red"),
@@ -20,6 +22,7 @@ OUTCOMES = {
     "passed": ("passed", "✓", "green"),
 }
 NULL = "–"
+_DEFAULT_ARTIFACTS = "artifacts"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -61,17 +64,23 @@ def note_and_diagnosis(cell: Mapping[str, Any]) -> str:
     return " — ".join(filter(None, (note(cell), printable(diagnosis or ""))))
 
 
-def with_folders(cells: Iterable[Mapping[str, Any]], command: Sequence[str]) -> list[dict[str, Any]]:
-    """Return cells whose diagnoses have a command that can be typed: with the `--config-dir` of the run.
+def with_places(cells: Iterable[Mapping[str, Any]], run: RunFacts) -> list[dict[str, Any]]:
+    """Return cells whose diagnoses have a command that can be typed: with the folders and the artifacts of the run.
 
-    `command`: the command line of the run. The tables have no folders, because they are handed on.
+    The tables have no places, because they are handed on.
     """
-    folders = "".join(f"{shlex.quote(word)} " for word in command if word.startswith("--config-dir="))
-    begin = "`qnnsweep repair "
-    return [
-        {**cell, "diagnosis": cell["diagnosis"] and cell["diagnosis"].replace(begin, f"{begin}{folders}")}
-        for cell in cells
-    ]
+    of_repair = [word for word in run.command if word.startswith(("--config-dir=", "artifacts="))]
+    of_repro = [f"--artifacts={run.tables.removesuffix('/tables')}"]
+    if of_repro == [f"--artifacts={_DEFAULT_ARTIFACTS}"]:
+        of_repair, of_repro = [word for word in of_repair if not word.startswith("artifacts=")], []
+
+    def typed(diagnosis: str) -> str:
+        for verb, places in (("repair", of_repair), ("repro", of_repro)):
+            begin = f"`qnnsweep {verb} "
+            diagnosis = diagnosis.replace(begin, "".join([begin, *(f"{shlex.quote(place)} " for place in places)]))
+        return diagnosis
+
+    return [{**cell, "diagnosis": cell["diagnosis"] and typed(cell["diagnosis"])} for cell in cells]
 
 
 def breakable(name: str | None) -> Markup:

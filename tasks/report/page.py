@@ -73,7 +73,7 @@ def render(run: RunFacts, tables: Mapping[str, Sequence[Row]], logs: Mapping[str
     `log_characters`.
     """
     run, logs = _handed_on(run), without_home(logs)
-    rows = display.with_folders(tables["cells"], run.command)
+    rows = display.with_places(tables["cells"], run)
     evidence = {name: _by_cell(tables.get(name, ())) for name in data.PAGE_TABLES}
     detailed = len(tables.get("operators", ())) <= data.DETAILED_OPERATORS
     scores = _by_cell(tables.get("scores", ()))

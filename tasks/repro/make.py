@@ -12,7 +12,7 @@ from qnnsweep.tasks.repro.case import Case
 from qnnsweep.tasks.repro.folder import write_program
 from qnnsweep.tasks.repro.program import described
 from qnnsweep.tasks.repro.search import SearchResult, Trial, search
-from qnnsweep.tasks.repro.texts import environment, report, tried
+from qnnsweep.tasks.repro.texts import environment, in_short, report, tried
 from qnnsweep.tasks.repro.trial import RECORDING, record, run_script
 from qnnsweep.tasks.repro.variant import Variant
 
@@ -73,7 +73,7 @@ def make(
     result = search(case, source.soc, floats=source.floats, socs=socs, attempt=attempt)
     if not isinstance(result, SearchResult):
         raise NotReproduced(
-            f"OPERATOR={case.operator.name}: no small program shows its error of {case.error!r} ({tried(result)}); "
+            f"OPERATOR={case.operator.name}: no small program shows its error of {case.error!r}: {in_short(result)}; "
             "to report it, attach the files of the whole cell, in the run's folder `files`"
         )
     write_program(folder, case, result.base, result.twin, title)

@@ -105,7 +105,8 @@ class _Writer:
         arguments += [f"{key}={self._text(value, index)}" for key, value in call.keywords.items()]
         self._lines.append(f"        {name} = {_called(call, arguments)}")
         qparams = self._case.operators[index].quantization
-        if qparams is not None and not is_constant and not self._floats:
+        is_tuple = self._case.operators[index].shape is None  # `getitem` puts its elements on their grids
+        if qparams is not None and not is_tuple and not is_constant and not self._floats:
             self._lines.append(f"        {name} = {_on_grid(name, qparams)}")
 
     def _text(self, encoded: Any, reader: int) -> str:

@@ -73,11 +73,11 @@ def search(
     if best is None:
         return tuple(trials)
     base, error = best
-    start = {case.operator.index, *case.spans}
+    start = _whole(case, {case.operator.index, *case.spans})
     for member in reversed(base.program.members):
-        if member in start:
-            continue
         fewer = set(base.program.members) - {member}
+        if member in start or _whole(case, fewer) != fewer:
+            continue
         smaller = tried(fewer, [output for output in base.program.outputs if output in fewer])
         if smaller is not None and smaller[1] == error:
             base = smaller[0]
@@ -103,23 +103,38 @@ def _growing(case: Case) -> Iterator[tuple[frozenset[int], list[int]]]:
     """
     for members in _groups(case):
         ends = [case.operator.index, *(end for end in terminals(case, members) if end != case.operator.index)]
-        everything = [*ends, *(member for member in sorted(members) if member not in ends)]
+        others = (member for member in sorted(members) if case.operators[member].shape is not None)
+        everything = [*ends, *(member for member in others if member not in ends)]
         yield members, ends
         yield members, everything
 
 
 def _groups(case: Case) -> Iterator[frozenset[int]]:
-    start = frozenset((case.operator.index, *case.spans))
+    start = _whole(case, {case.operator.index, *case.spans})
     yield start
     clamps = [index for index in _readers(case, start) if case.graph.calls[index].target in CLAMPS]
     yield start.union(clamps)
     before, after = start, start
     for _ in range(_DEEPEST):
-        after = after.union(_readers(case, after))
-        before = before.union(_producers(case, before))
+        after = _whole(case, after.union(_readers(case, after)))
+        before = _whole(case, before.union(_producers(case, before)))
         yield after
         yield before
         yield before | after
+
+
+def _whole(case: Case, members: Collection[int]) -> frozenset[int]:
+    """Return members with every operator whose result is a tuple that they read, and with all its used elements.
+
+    A program can neither read nor return a tuple.
+    """
+    sources, operators = case.graph.sources, case.operators
+    near = {*members, *(source for member in members for source in sources[member])}
+    tuples = {index for index in near if operators[index].shape is None and not operators[index].constant}
+    elements = {
+        index for index, read in enumerate(sources) if not tuples.isdisjoint(read) and not operators[index].unused
+    }
+    return frozenset({*members, *tuples, *elements})
 
 
 def _readers(case: Case, members: Iterable[int]) -> list[int]:

@@ -92,6 +92,14 @@ def tried(trials: Sequence[Trial]) -> str:
     return "; ".join(_tried(trial).removeprefix("- ") for trial in trials)
 
 
+def in_short(trials: Sequence[Trial]) -> str:
+    """Return how many programs were tried, with the largest error, and why others did not run."""
+    errors = [trial.error for trial in trials if trial.error is not None]
+    failures = [trial.failure for trial in trials if trial.error is None]
+    words = f"the largest error of {len(errors)} that ran is {max(errors)!r}" if errors else "none ran"
+    return f"{words}; {len(failures)} did not run, the first because of: {failures[0]}" if failures else words
+
+
 def _tried(trial: Trial) -> str:
     return f"- {trial.description}: {trial.failure if trial.error is None else repr(trial.error)}"
 

@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 from qnnsweep.tasks.repro.folder import SCRIPT
 
 _DEADLINE_S = 1800
+_LONGEST = 240  # characters of a failure: PyTorch prints whole graphs in one line
 RECORDING = ("saver_output.c", "params.bin")
 
 
@@ -21,7 +23,8 @@ def run_script(folder: Path, *options: str) -> tuple[float | None, str]:
     except ValueError:
         lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if "Error" in line or "[ERROR]" in line]
-        return None, (errors or lines or [f"exit code {ran.returncode}"])[-1]
+        line = (errors or lines or [f"exit code {ran.returncode}"])[-1]
+        return None, textwrap.shorten(line, _LONGEST, placeholder=" …")
 
 
 def record(folder: Path) -> str | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import random
 import re
+import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from qnnsweep.tasks.report.format import with_folders
+from qnnsweep.tasks.report.format import with_places
 from qnnsweep.tasks.report.page import summary_markdown, summary_rows
 from qnnsweep.tasks.report.terminal import Diagnoses, summary_diagnoses, summary_table
 from tests.sample_tables import RUN, cell, measured, nightly, table
@@ -83,14 +85,18 @@ def test_markdown_has_the_worst_cells_first() -> None:
     assert "Report: artifacts/runs/20261121T0230Z-4f1c/report.html" in lines[6]
 
 
-def test_the_command_of_a_diagnosis_has_the_folders_of_the_run_s_command_line() -> None:
-    cells = [{"diagnosis": "D. Next: `qnnsweep repair model=m` (a change)."}, {"diagnosis": None}]
-    command = ("qnnsweep", "run", "--config-dir=my nets", "--config-dir=/more", "model=m")
-    assert with_folders(cells, command) == [
-        {"diagnosis": "D. Next: `qnnsweep repair '--config-dir=my nets' --config-dir=/more model=m` (a change)."},
-        {"diagnosis": None},
+def test_the_command_of_a_diagnosis_has_the_places_of_the_run_s_command_line() -> None:
+    repair, repro = "D. Next: `qnnsweep repair model=m` (a change).", "D. Next: `qnnsweep repro m/8a8w/SM8650`."
+    cells = [{"diagnosis": diagnosis} for diagnosis in (repair, repro, None)]
+    command = ("qnnsweep", "run", "--config-dir=my nets", "--config-dir=/more", "model=m", "artifacts='/my nights'")
+    run = replace(RUN, command=command, tables="/my nights/tables")
+    folders = "'--config-dir=my nets' --config-dir=/more"
+    assert [cell["diagnosis"] for cell in with_places(cells, run)] == [
+        f"D. Next: `qnnsweep repair {folders} {shlex.quote(command[-1])} model=m` (a change).",
+        "D. Next: `qnnsweep repro '--artifacts=/my nights' m/8a8w/SM8650`.",
+        None,
     ]
-    assert with_folders(cells, command[:2]) == cells
+    assert with_places(cells, replace(RUN, command=(*command[:2], "artifacts=artifacts"))) == cells
 
 
 def test_cells_whose_diagnoses_differ_in_the_soc_of_the_command_have_one_line() -> None:

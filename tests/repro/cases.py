@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 GRID = Quantization(scale=(0.5,), zero_point=(10,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
 
 
-def operator(index: int, name: str, target: str, *, constant: bool = False) -> Operator:
+def operator(
+    index: int, name: str, target: str, *, constant: bool = False, shape: tuple[int, ...] | None = (4,)
+) -> Operator:
     return Operator(
         index=index,
         name=name,
@@ -26,7 +28,7 @@ def operator(index: int, name: str, target: str, *, constant: bool = False) -> O
         source_nodes=(),
         module_path="",
         stack_trace="",
-        shape=(4,),
+        shape=shape,
         dtype="float32",
         quantization=None if constant else GRID,
         axis_order=None,
@@ -82,4 +84,46 @@ def case(target: str = "aten.mul.Tensor", error: float = 8.0) -> Case:
         used=None,
         spans=(),
         error=error,
+    )
+
+
+def case_of_parts() -> Case:
+    """Return a case: both halves of the input, of which the device multiplies the first by the second, and is wrong."""
+    from qnnsweep.tasks.repro.case import Case
+    from qnnsweep.tasks.toolchain.nodes import GETITEM
+    from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph
+    from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
+
+    calls = [
+        Call(target=target, arguments=arguments, keywords={}, dtype="float32")
+        for target, arguments in (
+            ("aten.split_with_sizes_copy.default", ({"input": 0}, [2, 2])),
+            (GETITEM, ({"operator": 0}, 0)),
+            (GETITEM, ({"operator": 0}, 1)),
+            ("aten.mul.Tensor", ({"operator": 1}, {"operator": 2})),
+        )
+    ]
+    names = ("aten_split_with_sizes_copy_default", "getitem", "getitem_1", "aten_mul_tensor")
+    operators = tuple(
+        operator(index, name, calls[index].target, shape=None if index == 0 else (2,))
+        for index, name in enumerate(names)
+    )
+    inputs = (np.array([1.0, 2.0, 3.0, 0.0], np.float32),)
+    codes = {1: [12, 14], 2: [16, 10], 3: [24, 10]}
+    captured = {
+        index: CapturedValue(elements=np.array(value, np.uint8), qparams=GRID) for index, value in codes.items()
+    }
+    graph = ReferenceGraph(calls, [{"operator": 3}], {})
+    return Case(
+        operator=operators[3],
+        operators=operators,
+        graph=graph,
+        run=DeviceRun(HostKernels(graph, inputs), captured, {}),
+        inputs=inputs,
+        input_qparams=(GRID,),
+        measured=captured[3],
+        expected=CapturedValue(elements=np.array([16, 10], np.uint8), qparams=GRID),
+        used=None,
+        spans=(),
+        error=8.0,
     )
