@@ -5,6 +5,7 @@ from qnnsweep.tasks.records.comparison import *
 from qnnsweep.tasks.records.cures import *
 from qnnsweep.tasks.records.error_detail import *
 from qnnsweep.tasks.records.inspection import *
+from qnnsweep.tasks.records.io_check import *
 from qnnsweep.tasks.records.launches import *
 from qnnsweep.tasks.records.lowered import *
 from qnnsweep.tasks.records.methods import *
