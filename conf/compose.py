@@ -132,5 +132,5 @@ def value_of(override: str) -> str:
 
 def quoted_if_needed(text: str) -> str:
     """Return `text` unchanged if Hydra parses it as this text without quotes. Otherwise return it in quotes."""
-    is_plain = re.fullmatch(r"[\w./:-]+", text) and OverridesParser.create().parse_override(f"x={text}").value() == text
+    is_plain = re.fullmatch(r"[\w./:-]+", text, re.ASCII) and value_of(f"x={text}") == text
     return text if is_plain else quoted(text)

@@ -205,24 +205,27 @@ def atlas(*overrides: str, artifacts: PathLike = "artifacts", progress: bool = T
 
 
 def repro(
-    cell: str, operator: str | None = None, *, run_id: str = "latest", to: PathLike | None = None,
+    cell: str, operator: str | None = None, *, run_id: str | None = None, to: PathLike | None = None,
     artifacts: PathLike = "artifacts", progress: bool = True,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write a folder with the smallest program that shows an operator's error, for others to run without qnnsweep."""
-    words = [cell, *([operator] if operator else []), f"--run={run_id}", *([f"--to={to}"] if to else [])]
+    """Write a folder with the smallest program that shows an operator's error, for others to run without qnnsweep.
+
+    run_id: of the run; by default the latest that has the cell.
+    """
+    words = [cell, *([operator] if operator else []), *_run_of(run_id), *([f"--to={to}"] if to else [])]
     return _run("repro", words, artifacts, progress)
 
 
 def simulate(
-    cell: str, samples: PathLike | None = None, *, method: str | None = None, run_id: str = "latest",
+    cell: str, samples: PathLike | None = None, *, method: str | None = None, run_id: str | None = None,
     artifacts: PathLike = "artifacts",
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate many samples as the device would compute them, on the host. Return the accuracy and the lowest SNR.
 
     samples: a .npy, .npz or .safetensors file; by default the samples with which the cell was measured. method: the
-    one whose outputs count; by default all.
+    one whose outputs count; by default all. run_id: of the run; by default the latest that has the cell.
     """
-    words = [cell, f"--run={run_id}", *([f"--samples={samples}"] if samples else [])]
+    words = [cell, *_run_of(run_id), *([f"--samples={samples}"] if samples else [])]
     words += [f"--method={method}"] if method else []
     return _run("simulate", words, artifacts, progress=False)
 
@@ -257,6 +260,10 @@ def _created(word: str) -> object:
 
 def _run(command: str, words: Sequence[str], artifacts: PathLike, progress: bool) -> dict[str, Any]:
     return call([command, *words, f"--artifacts={Path(artifacts)}"], progress=progress)
+
+
+def _run_of(run_id: str | None) -> list[str]:
+    return [] if run_id is None else [f"--run={run_id}"]
 
 
 def _joined(names: Names, key: str) -> str:

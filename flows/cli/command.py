@@ -175,9 +175,9 @@ def _words(values: Mapping[str, Any], *, is_of_sweep: bool) -> Words:
     folders: list[Path] = [folder.expanduser() for folder in values.get("config_dir") or ()]
     artifacts = values.get("artifacts")
     if is_of_sweep and artifacts is not None:
-        from qnnsweep.conf.compose import quoted_if_needed
+        from qnnsweep.conf.compose import quoted
 
-        overrides.append(f"artifacts={quoted_if_needed(artifacts)}")
+        overrides.append(f"artifacts={quoted(artifacts)}")
     as_json = values.get("json_", False)
     return Words(overrides=overrides, config_dirs=folders, artifacts=artifacts or "artifacts", as_json=as_json)
 

@@ -3,9 +3,13 @@
 from qnnsweep.conf.errors import there_are
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records.cell_folder import folder_of
-from qnnsweep.tasks.records.tables import Row
+from qnnsweep.tasks.records.tables import CELL_COLUMNS, Row
 from qnnsweep.tasks.storage import tables
+from qnnsweep.tasks.storage.query import select
 from qnnsweep.tasks.storage.store import Store
+
+_COLUMNS = tuple(dict.fromkeys(("run_id", "farm", *CELL_COLUMNS)))
+_SEARCHED = 200  # the most runs among which the latest with a cell is searched
 
 
 def resolve(store: Store, name: str | None) -> str:
@@ -24,13 +28,15 @@ def resolve(store: Store, name: str | None) -> str:
 
 
 def find_run_of_cell(store: Store, name: str | None, cell: str) -> tuple[str, Row]:
-    """Return the id of a run and the row of a cell in it; see `find_cell`. None means the latest run that has the cell.
+    """Return the id of a run and the row of a cell in it; see `find_cell`. None: the latest of 200 that has the cell.
 
     Raises RequestError.
     """
     run_id = resolve(store, name)
-    if name is None:
-        run_id = next((run for run in reversed(tables.runs(store)) if _matching(store, run, cell)), run_id)
+    if name is None and not _matching(store, run_id, cell):
+        earlier = tables.runs(store)[-_SEARCHED:]
+        rows = select(store, "cells", _COLUMNS, runs=earlier, problems=set())
+        run_id = max((row["run_id"] for row in rows if _begins(folder_of(row), cell)), default=run_id)
     return run_id, find_cell(store, run_id, cell)
 
 
@@ -50,5 +56,8 @@ def find_cell(store: Store, run_id: str, cell: str) -> Row:
 def _matching(store: Store, run_id: str, cell: str) -> dict[str, Row]:
     """Return the rows of the cells of a run whose names begin with `cell`, by the names."""
     rows = {folder_of(row): row for row in tables.rows(store, "cells", run_id)}
-    wanted = cell.strip("/")
-    return {folder: row for folder, row in rows.items() if f"{folder}/".startswith(f"{wanted}/")}
+    return {folder: row for folder, row in rows.items() if _begins(folder, cell)}
+
+
+def _begins(folder: str, cell: str) -> bool:
+    return f"{folder}/".startswith(f"{cell.strip('/')}/")

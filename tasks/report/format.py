@@ -4,14 +4,15 @@ import math
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 from rich.box import SIMPLE_HEAD
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from qnnsweep.tasks.records import RunFacts
+if TYPE_CHECKING:
+    from qnnsweep.tasks.records import RunFacts
 
 # Worst first: name in the tables -> (words, symbol, terminal style).
 OUTCOMES = {
@@ -22,7 +23,6 @@ OUTCOMES = {
     "passed": ("passed", "✓", "green"),
 }
 NULL = "–"
-_DEFAULT_ARTIFACTS = "artifacts"
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -64,15 +64,19 @@ def note_and_diagnosis(cell: Mapping[str, Any]) -> str:
     return " — ".join(filter(None, (note(cell), printable(diagnosis or ""))))
 
 
-def with_places(cells: Iterable[Mapping[str, Any]], run: RunFacts) -> list[dict[str, Any]]:
+def artifacts_of(run: "RunFacts") -> str | None:
+    """Return where the artifacts of a run are; None if a command finds them without being told."""
+    place = run.tables.removesuffix("/tables")
+    return None if place == "artifacts" else place
+
+
+def with_places(cells: Iterable[Mapping[str, Any]], run: "RunFacts") -> list[dict[str, Any]]:
     """Return cells whose diagnoses have a command that can be typed: with the folders and the artifacts of the run.
 
     The tables have no places, because they are handed on.
     """
-    of_repair = [word for word in run.command if word.startswith(("--config-dir=", "artifacts="))]
-    of_repro = [f"--artifacts={run.tables.removesuffix('/tables')}"]
-    if of_repro == [f"--artifacts={_DEFAULT_ARTIFACTS}"]:
-        of_repair, of_repro = [word for word in of_repair if not word.startswith("artifacts=")], []
+    of_repro = [f"--artifacts={place}"] if (place := artifacts_of(run)) else []
+    of_repair = [*(word for word in run.command if word.startswith("--config-dir=")), *of_repro]
 
     def typed(diagnosis: str) -> str:
         for verb, places in (("repair", of_repair), ("repro", of_repro)):

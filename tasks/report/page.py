@@ -263,8 +263,8 @@ def _files(run: RunFacts) -> str:
 
 def _artifacts(run: RunFacts) -> str:
     """Return the word by which a command finds the run, after a space; nothing if that is the default."""
-    place = run.tables.removesuffix("/tables")
-    return "" if place == "artifacts" else f" artifacts={shlex.quote(place)}"
+    place = display.artifacts_of(run)
+    return "" if place is None else f" artifacts={shlex.quote(place)}"
 
 
 def _by_cell(rows: Iterable[Row]) -> dict[tuple[str | None, ...], list[Row]]:

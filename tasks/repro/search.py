@@ -75,8 +75,8 @@ def search(
     base, error = best
     start = _whole(case, {case.operator.index, *case.spans})
     for member in reversed(base.program.members):
-        fewer = set(base.program.members) - {member}
-        if member in start or _whole(case, fewer) != fewer:
+        fewer = set(base.program.members) - _with_elements(case, member)
+        if len(fewer) == len(base.program.members) or not start <= fewer:
             continue
         smaller = tried(fewer, [output for output in base.program.outputs if output in fewer])
         if smaller is not None and smaller[1] == error:
@@ -123,18 +123,24 @@ def _groups(case: Case) -> Iterator[frozenset[int]]:
         yield before | after
 
 
-def _whole(case: Case, members: Collection[int]) -> frozenset[int]:
-    """Return members with every operator whose result is a tuple that they read, and with all its used elements.
+def _whole(case: Case, members: Iterable[int]) -> frozenset[int]:
+    """Return members, of an operator whose result is a tuple with all of its used elements.
 
     A program can neither read nor return a tuple.
     """
-    sources, operators = case.graph.sources, case.operators
-    near = {*members, *(source for member in members for source in sources[member])}
-    tuples = {index for index in near if operators[index].shape is None and not operators[index].constant}
-    elements = {
-        index for index, read in enumerate(sources) if not tuples.isdisjoint(read) and not operators[index].unused
+    return frozenset[int]().union(*(_with_elements(case, member) for member in members))
+
+
+def _with_elements(case: Case, index: int) -> frozenset[int]:
+    """Return an operator; if its result or what it reads is a tuple, with the tuple and all used elements of it."""
+    operators, sources = case.operators, case.graph.sources
+    tuples = {
+        near for near in (index, *sources[index]) if operators[near].shape is None and not operators[near].constant
     }
-    return frozenset({*members, *tuples, *elements})
+    elements = {
+        reader for reader, read in enumerate(sources) if not tuples.isdisjoint(read) and not operators[reader].unused
+    }
+    return frozenset({index, *tuples, *elements})
 
 
 def _readers(case: Case, members: Iterable[int]) -> list[int]:

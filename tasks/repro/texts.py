@@ -96,7 +96,7 @@ def in_short(trials: Sequence[Trial]) -> str:
     """Return how many programs were tried, with the largest error, and why others did not run."""
     errors = [trial.error for trial in trials if trial.error is not None]
     failures = [trial.failure for trial in trials if trial.error is None]
-    words = f"the largest error of {len(errors)} that ran is {max(errors)!r}" if errors else "none ran"
+    words = f"of {len(errors)} that ran, the largest error is {max(errors)!r}" if errors else "none ran"
     return f"{words}; {len(failures)} did not run, the first because of: {failures[0]}" if failures else words
 
 

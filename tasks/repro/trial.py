@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 from qnnsweep.tasks.repro.folder import SCRIPT
@@ -24,7 +23,7 @@ def run_script(folder: Path, *options: str) -> tuple[float | None, str]:
         lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if "Error" in line or "[ERROR]" in line]
         line = (errors or lines or [f"exit code {ran.returncode}"])[-1]
-        return None, textwrap.shorten(line, _LONGEST, placeholder=" …")
+        return None, line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
 
 
 def record(folder: Path) -> str | None:

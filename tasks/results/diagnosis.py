@@ -24,7 +24,7 @@ from qnnsweep.tasks.results.outcome import (
     CellResult,
     Judgement,
     another_scheme_can_help,
-    failed_check,
+    failed_checks,
     graph_change,
     in_words,
     on_device,
@@ -53,7 +53,7 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
 
 def first_cure(cell: CellResult) -> Cure | None:
     """Return the change of the scheme that the cell's sentence names; None if it names none."""
-    return _first(_cures(cell, _offered(cell)))
+    return _first(_cures(cell, _offered(cell))) if another_scheme_can_help(cell) else None
 
 
 def _first(found: Sequence[Cure]) -> Cure | None:
@@ -135,15 +135,14 @@ def _has_reproducer(cell: CellResult) -> bool:
 
 
 def _sentences(cell: CellResult, comparison: Comparison, judged: Judgement, measured: Finals) -> Iterator[str]:
+    for wrong in failed_checks(comparison)[:1]:
+        words = in_words(wrong)
+        yield f"{words[:1].upper()}{words[1:]}."
     compared = [row for row in on_device(comparison) if row.status != "diverged"]
     device = with_snr(compared, cell.request.tolerance.headline) or compared
     if not device:
         return
     worst = min(device, key=lambda row: math.inf if row.gap.snr_db is None else row.gap.snr_db)
-    wrong = failed_check(comparison)
-    if wrong is not None:
-        words = in_words(wrong)
-        yield f"{words[:1].upper()}{words[1:]}."
     odd = next((row for row in compared if problem(row) is not None), None)
     if odd is not None:
         yield f"Output {odd.output} of {odd.sample_name}: {problem(odd)}{_of(causes(comparison, odd))}."

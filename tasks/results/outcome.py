@@ -96,17 +96,17 @@ def _outcome(cell: CellResult, shortfalls: Sequence[str]) -> tuple[Outcome, str 
     assert cell.comparison is not None, "a cell without an error is complete"
     if (changed := graph_change(cell)) is not None:
         return "failed", changed
-    if (wrong := failed_check(cell.comparison)) is not None:
+    if (wrong := next(iter(failed_checks(cell.comparison)), None)) is not None:
         return "failed", f"not comparable with the model: {in_words(wrong)}; the table `probe` has the evidence"
     if shortfalls:
         return "out_of_tolerance", "; ".join(shortfalls)
     return "passed", "; ".join(_unavailable(cell)) or None
 
 
-def failed_check(comparison: Comparison) -> IoCheck | None:
-    """Return the mistake at the program's inputs or outputs that fails a cell; first one that no scheme cures."""
+def failed_checks(comparison: Comparison) -> list[IoCheck]:
+    """Return the mistakes at the program's inputs and outputs that fail a cell, first those that no scheme cures."""
     failed = [check for check in comparison.io_checks if check.status == "failed"]
-    return min(failed, key=lambda check: check.of_the_scheme, default=None)
+    return sorted(failed, key=lambda check: check.of_the_scheme)
 
 
 def another_scheme_can_help(cell: CellResult) -> bool:
@@ -116,8 +116,7 @@ def another_scheme_can_help(cell: CellResult) -> bool:
     """
     if cell.error is not None or cell.comparison is None or graph_change(cell) is not None:
         return False
-    wrong = failed_check(cell.comparison)
-    return wrong is None or wrong.of_the_scheme
+    return all(check.of_the_scheme for check in failed_checks(cell.comparison))
 
 
 def in_words(check: IoCheck) -> str:

@@ -15,7 +15,7 @@ from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.records.vocabulary import OWN_ERROR
 from qnnsweep.tasks.repair.allocation import effective_bits
 from qnnsweep.tasks.repair.prediction import Statistic, noise_at
-from qnnsweep.tasks.results.outcome import CellResult, another_scheme_can_help, failed_check, judge
+from qnnsweep.tasks.results.outcome import CellResult, another_scheme_can_help, failed_checks, judge
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +29,8 @@ class Measurement:
     """Per sample, the mean of the target's metric over the final outputs; only of samples for which it has a value."""
     metric_problem: str | None
     """Why the metric has no mean that counts: it failed for a sample, or has no value for any."""
-    mistake: str | None
-    """What the rounding of the scheme makes constant in a final output, over all samples; no target is met with it."""
+    mistakes: frozenset[str]
+    """What the rounding of the scheme makes constant in final outputs, over all samples; no target is met with it."""
     introduced_operators: int
     size_bytes: int
     effective_bits: float | None
@@ -78,7 +78,6 @@ def measurement(cell: CellResult) -> Measurement | None:
         return None
     if not another_scheme_can_help(cell):
         return None
-    mistake = failed_check(comparison)
     rows = (*comparison.operators, *comparison.requantized)
     metric, metric_problem = _metric(comparison, cell.request.target.metric)
     return Measurement(
@@ -86,7 +85,7 @@ def measurement(cell: CellResult) -> Measurement | None:
         noise=tuple(noise_at("device", comparison).values()),
         metric=metric,
         metric_problem=metric_problem,
-        mistake=None if mistake is None else mistake.mistake,
+        mistakes=frozenset(check.mistake for check in failed_checks(comparison)),
         introduced_operators=len({row.operator.index for row in rows if row.verdict in OWN_ERROR}),
         size_bytes=lowered.program.size,
         effective_bits=effective_bits(lowered),
@@ -149,8 +148,7 @@ def oversize(measured: Measurement, target: TargetConfig) -> float:
 def shortfalls(measured: Measurement, target: TargetConfig) -> Iterator[str]:
     """Yield a text per limit of the target that is not met."""
     yield from size_shortfalls(measured, target)
-    if measured.mistake is not None:
-        yield measured.mistake
+    yield from sorted(measured.mistakes)
     final = measured.finals
     if target.final_snr_db is not None and final.final_difference != "none":
         if final.final_snr_db is None:

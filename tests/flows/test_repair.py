@@ -168,7 +168,7 @@ def test_the_scores_of_a_detector_vary_again_although_the_target_was_met_before(
     result = result_of(ran)
     assert result["before_snr_db"] > 20, "the boxes hide the scores"
     *_, last = read_table(tmp_path / "artifacts", "repair", result["run_id"])
-    assert (last["accepted"], last["why"]) == (True, "it is no longer so that a part of output output is constant")
+    assert (last["accepted"], last["why"]) == (True, "cured: a part of output output is constant")
     probed = read_table(tmp_path / "artifacts", "probe", result["run_id"])
     of_parts = {
         row["scheme"]: (row["status"], row["of_the_scheme"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import random
 import re
-import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -92,7 +91,7 @@ def test_the_command_of_a_diagnosis_has_the_places_of_the_run_s_command_line() -
     run = replace(RUN, command=command, tables="/my nights/tables")
     folders = "'--config-dir=my nets' --config-dir=/more"
     assert [cell["diagnosis"] for cell in with_places(cells, run)] == [
-        f"D. Next: `qnnsweep repair {folders} {shlex.quote(command[-1])} model=m` (a change).",
+        f"D. Next: `qnnsweep repair {folders} '--artifacts=/my nights' model=m` (a change).",
         "D. Next: `qnnsweep repro '--artifacts=/my nights' m/8a8w/SM8650`.",
         None,
     ]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qnnsweep.tasks.errors import EvidenceError
-from tests.repro.cases import case
+from tests.repro.cases import case, case_of_parts
 
 pytestmark = [pytest.mark.toolchain, pytest.mark.filterwarnings("ignore")]  # torch and ExecuTorch warn at import
 
@@ -41,6 +41,22 @@ def test_a_program_reads_the_devices_value_of_an_operator_that_it_does_not_have(
     program = small_program(case(), {2}, [2])
     assert {name: array.tolist() for name, array in program.inputs.items()} == {"x0": [5.0, 4.0, 9.0, 0.0]}
     assert program.constants == {}
+
+
+def test_the_elements_of_a_tuple_are_put_on_their_grids_and_the_tuple_is_not() -> None:
+    program = small_program(case_of_parts(), {0, 1, 2, 3}, [3])
+    assert program.forward.splitlines() == [
+        "    def forward(self, x0):",
+        "        x0 = grid(x0, 0.5, 10, 0, 255, torch.uint8)",
+        "        split_with_sizes_copy = torch.ops.aten.split_with_sizes_copy.default(x0, [2, 2])",
+        "        getitem = split_with_sizes_copy[0]",
+        "        getitem = grid(getitem, 0.5, 10, 0, 255, torch.uint8)",
+        "        getitem_1 = split_with_sizes_copy[1]",
+        "        getitem_1 = grid(getitem_1, 0.5, 10, 0, 255, torch.uint8)",
+        "        mul_tensor = torch.ops.aten.mul.Tensor(getitem, getitem_1)",
+        "        mul_tensor = grid(mul_tensor, 0.5, 10, 0, 255, torch.uint8)",
+        "        return mul_tensor,",
+    ]
 
 
 def test_in_floats_there_is_no_grid_and_the_constants_are_dequantized() -> None:

@@ -27,6 +27,7 @@ def search_with(
     attempts: list[tuple[tuple[int, ...], str | None]] = []
 
     def attempt(base: Variant, twin: Variant | None) -> Trial:
+        assert all(base.program.outputs), "a program cannot return the tuple of the operator 0, or a constant"
         attempts.append((base.program.members, twin.description if twin else None))
         return Trial(description="", error=error_of(set(base.program.members), twin), failure=None)
 
@@ -98,8 +99,8 @@ def test_programs_without_the_error_are_told_in_one_line() -> None:
 
     ran, other = (Trial(description=f"program {error}", error=error) for error in (1.0, 0.5))
     ended = Trial(description="split", error=None, failure="no kernel")
-    assert in_short([ran, other]) == "the largest error of 2 that ran is 1.0"
+    assert in_short([ran, other]) == "of 2 that ran, the largest error is 1.0"
     assert in_short([other, ended]) == (
-        "the largest error of 1 that ran is 0.5; 1 did not run, the first because of: no kernel"
+        "of 1 that ran, the largest error is 0.5; 1 did not run, the first because of: no kernel"
     )
     assert in_short([ended]) == "none ran; 1 did not run, the first because of: no kernel"

@@ -151,7 +151,7 @@ def test_a_part_that_the_scheme_rounds_to_a_constant_must_vary_again_and_no_step
     reached = [(BEFORE, 30.0), (FINER_WEIGHTS, 30.0), (UNDAMAGED, 40.0)]
     search, steps = searched(Cells(planned, reached, dead=[BEFORE]), TargetConfig(final_snr_db=25.0))
     assert (search.reached, search.accepted.scheme) == (True, FINER_WEIGHTS)
-    assert steps[1].why == "it is no longer so that a part of output logits is constant"
+    assert steps[1].why == "cured: a part of output logits is constant"
     search, steps = searched(Cells(planned, reached, dead=[BEFORE, FINER_WEIGHTS]), TargetConfig(final_snr_db=25.0))
     assert not search.reached
     assert search.reason.endswith("; a part of output logits is constant")
