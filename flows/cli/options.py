@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,21 +25,17 @@ LatestRun = Annotated[
     str | None,
     typer.Argument(metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run),
 ]
-OptionalRun = Annotated[
-    str | None,
-    typer.Option(
-        "--run", metavar="RUN", help=f"A run: {RUN_NAMES}. By default the latest.", autocompletion=complete_run
-    ),
-]
-RunOfCell = Annotated[
-    str | None,
-    typer.Option(
-        "--run",
-        metavar="RUN",
-        help=f"A run: {RUN_NAMES}. By default the latest that has the cell.",
-        autocompletion=complete_run,
-    ),
-]
+
+
+def _run_option(default: str) -> Any:
+    """Return the option that names a run. `default`: the run without it."""
+    return typer.Option(
+        "--run", metavar="RUN", help=f"A run: {RUN_NAMES}. By default {default}.", autocompletion=complete_run
+    )
+
+
+OptionalRun = Annotated[str | None, _run_option("the latest")]
+RunOfCell = Annotated[str | None, _run_option("the latest that has the cell")]
 
 Overrides = Annotated[
     list[str] | None,

@@ -1,5 +1,7 @@
 """The names of runs and cells that commands accept. A run: an id, its beginning, `latest` or `previous`."""
 
+from collections.abc import Iterable, Sequence
+
 from qnnsweep.conf.errors import there_are
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records.cell_folder import folder_of
@@ -8,7 +10,7 @@ from qnnsweep.tasks.storage import tables
 from qnnsweep.tasks.storage.query import select
 from qnnsweep.tasks.storage.store import Store
 
-_COLUMNS = tuple(dict.fromkeys(("run_id", "farm", *CELL_COLUMNS)))
+_NAMES = (*CELL_COLUMNS, "farm")
 _SEARCHED = 200  # the most runs among which the latest with a cell is searched
 
 
@@ -33,11 +35,13 @@ def find_run_of_cell(store: Store, name: str | None, cell: str) -> tuple[str, Ro
     Raises RequestError.
     """
     run_id = resolve(store, name)
-    if name is None and not _matching(store, run_id, cell):
-        earlier = tables.runs(store)[-_SEARCHED:]
-        rows = select(store, "cells", _COLUMNS, runs=earlier, problems=set())
-        run_id = max((row["run_id"] for row in rows if _begins(folder_of(row), cell)), default=run_id)
-    return run_id, find_cell(store, run_id, cell)
+    cells = tables.rows(store, "cells", run_id)
+    if name is None and not _named(cell, cells):
+        names = select(store, "cells", _NAMES, runs=tables.runs(store)[-_SEARCHED:], problems=set())
+        if found := _named(cell, names):
+            run_id = found[-1]["run_id"]
+            cells = tables.rows(store, "cells", run_id)
+    return run_id, _only(cell, cells, run_id)
 
 
 def find_cell(store: Store, run_id: str, cell: str) -> Row:
@@ -45,19 +49,19 @@ def find_cell(store: Store, run_id: str, cell: str) -> Row:
 
     Raises RequestError.
     """
-    matches = _matching(store, run_id, cell)
-    if len(matches) != 1:
-        which = "no cell" if not matches else "several cells"
-        names = matches or map(folder_of, tables.rows(store, "cells", run_id))
-        raise RequestError(f"CELL={cell}: {which} of run {run_id}; write one of {', '.join(names)}")
-    return next(iter(matches.values()))
+    return _only(cell, tables.rows(store, "cells", run_id), run_id)
 
 
-def _matching(store: Store, run_id: str, cell: str) -> dict[str, Row]:
-    """Return the rows of the cells of a run whose names begin with `cell`, by the names."""
-    rows = {folder_of(row): row for row in tables.rows(store, "cells", run_id)}
-    return {folder: row for folder, row in rows.items() if _begins(folder, cell)}
+def _only(cell: str, cells: Sequence[Row], run_id: str) -> Row:
+    found = _named(cell, cells)
+    if len(found) != 1:
+        which = "no cell" if not found else "several cells"
+        names = ", ".join(map(folder_of, found or cells))
+        raise RequestError(f"CELL={cell}: {which} of run {run_id}; write one of {names}")
+    return found[0]
 
 
-def _begins(folder: str, cell: str) -> bool:
-    return f"{folder}/".startswith(f"{cell.strip('/')}/")
+def _named(cell: str, rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of the table `cells` whose names begin with `cell`."""
+    begin = f"{cell.strip('/')}/"
+    return [row for row in rows if f"{folder_of(row)}/".startswith(begin)]

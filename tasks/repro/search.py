@@ -124,15 +124,15 @@ def _groups(case: Case) -> Iterator[frozenset[int]]:
 
 
 def _whole(case: Case, members: Iterable[int]) -> frozenset[int]:
-    """Return members, of an operator whose result is a tuple with all of its used elements.
+    """Return members and, for each tuple that one of them is or reads, the operator that returns it and its elements.
 
-    A program can neither read nor return a tuple.
+    A program can neither read nor return a tuple. Elements that nobody reads are left out.
     """
     return frozenset[int]().union(*(_with_elements(case, member) for member in members))
 
 
 def _with_elements(case: Case, index: int) -> frozenset[int]:
-    """Return an operator; if its result or what it reads is a tuple, with the tuple and all used elements of it."""
+    """Return an operator with the tuples that it is or reads, and with the elements of these tuples; see `_whole`."""
     operators, sources = case.operators, case.graph.sources
     tuples = {
         near for near in (index, *sources[index]) if operators[near].shape is None and not operators[near].constant

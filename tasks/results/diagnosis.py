@@ -11,7 +11,7 @@ from qnnsweep.conf.syntax import key_of
 from qnnsweep.conf.toolchains import DEFAULT_TOOLCHAIN
 from qnnsweep.tasks.numerics.dead_parts import NO_DEPENDENCE
 from qnnsweep.tasks.numerics.reported import reported_output, reported_worst_operator
-from qnnsweep.tasks.records import Comparison, OutputComparison
+from qnnsweep.tasks.records import Comparison, Cures, OutputComparison
 from qnnsweep.tasks.records.cell_rows import Finals
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Cure, cures, refused_changes, why_none
@@ -53,23 +53,29 @@ def diagnosis(cell: CellResult, judged: Judgement) -> str:
 
 def first_cure(cell: CellResult) -> Cure | None:
     """Return the change of the scheme that the cell's sentence names; None if it names none."""
-    return _first(_cures(cell, _offered(cell))) if another_scheme_can_help(cell) else None
+    return _first(_cures(cell, _offered(cell)))
 
 
 def _first(found: Sequence[Cure]) -> Cure | None:
     return next((cure for cure in found if cure.predicted_db >= OF_USE_DB), None)
 
 
+def _tried(cell: CellResult) -> Cures | None:
+    """Return the changes that were tried; None if there are none, or if no scheme makes the outputs right."""
+    return cell.cures if another_scheme_can_help(cell) else None
+
+
 def _offered(cell: CellResult) -> list[Candidate]:
-    if cell.lowered is None or cell.comparison is None or cell.cures is None:
+    if cell.lowered is None or cell.comparison is None or _tried(cell) is None:
         return []
     return candidates(cell.comparison, cell.lowered, cell.request.scheme)
 
 
 def _cures(cell: CellResult, offered: Sequence[Candidate]) -> list[Cure]:
-    if cell.lowered is None or cell.comparison is None or cell.cures is None:
+    tried = _tried(cell)
+    if cell.lowered is None or cell.comparison is None or tried is None:
         return []
-    return cures(cell.cures, offered, cell.comparison, cell.lowered)
+    return cures(tried, offered, cell.comparison, cell.lowered)
 
 
 def _next(cell: CellResult, judged: Judgement, measured: Finals) -> Iterator[str]:
@@ -80,14 +86,13 @@ def _next(cell: CellResult, judged: Judgement, measured: Finals) -> Iterator[str
     """
     request, offered = cell.request, _offered(cell)
     found = _cures(cell, offered)
-    can_help = another_scheme_can_help(cell)
-    first = _first(found) if can_help else None
+    first, tried = _first(found), _tried(cell)
     if first is None:
         names = request.model.name, request.scheme.name, request.soc.name if request.soc else ""
         if _has_reproducer(cell):
             yield f"Next: `qnnsweep repro {shlex.quote('/'.join(names))}`."
-        if cell.cures is not None and cell.cures.trials and can_help:
-            yield why_none(len(cell.cures.trials), refused_changes(cell.cures, offered), found)
+        if tried is not None and tried.trials:
+            yield why_none(len(tried.trials), refused_changes(tried, offered), found)
         elif cell.cures is not None and request.scheme.precision is not Precision.quantized:
             yield "No cure is tried for a float scheme."
         return
@@ -135,8 +140,8 @@ def _has_reproducer(cell: CellResult) -> bool:
 
 
 def _sentences(cell: CellResult, comparison: Comparison, judged: Judgement, measured: Finals) -> Iterator[str]:
-    for wrong in failed_checks(comparison)[:1]:
-        words = in_words(wrong)
+    if wrong := failed_checks(comparison):
+        words = in_words(wrong[0])
         yield f"{words[:1].upper()}{words[1:]}."
     compared = [row for row in on_device(comparison) if row.status != "diverged"]
     device = with_snr(compared, cell.request.tolerance.headline) or compared

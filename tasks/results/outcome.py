@@ -96,8 +96,8 @@ def _outcome(cell: CellResult, shortfalls: Sequence[str]) -> tuple[Outcome, str 
     assert cell.comparison is not None, "a cell without an error is complete"
     if (changed := graph_change(cell)) is not None:
         return "failed", changed
-    if (wrong := next(iter(failed_checks(cell.comparison)), None)) is not None:
-        return "failed", f"not comparable with the model: {in_words(wrong)}; the table `probe` has the evidence"
+    if wrong := failed_checks(cell.comparison):
+        return "failed", f"not comparable with the model: {in_words(wrong[0])}; the table `probe` has the evidence"
     if shortfalls:
         return "out_of_tolerance", "; ".join(shortfalls)
     return "passed", "; ".join(_unavailable(cell)) or None

@@ -74,9 +74,7 @@ def _of_samples(method: ExportedMethod, samples: Sequence[int]) -> ExportedMetho
 def measurement(cell: CellResult) -> Measurement | None:
     """Return what a cell reaches; None if it was not compared, or if no scheme makes its outputs those of the model."""
     judged, comparison, lowered = judge(cell), cell.comparison, cell.lowered
-    if comparison is None or lowered is None or judged.finals is None:
-        return None
-    if not another_scheme_can_help(cell):
+    if comparison is None or lowered is None or judged.finals is None or not another_scheme_can_help(cell):
         return None
     rows = (*comparison.operators, *comparison.requantized)
     metric, metric_problem = _metric(comparison, cell.request.target.metric)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from qnnsweep.tasks.records import Operator, Quantization
 
 if TYPE_CHECKING:
     from qnnsweep.tasks.repro.case import Case
+    from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph
 
 GRID = Quantization(scale=(0.5,), zero_point=(10,), axis=None, quant_min=0, quant_max=255, dtype="uint8")
 
@@ -45,9 +47,7 @@ def case(target: str = "aten.mul.Tensor", error: float = 8.0) -> Case:
     """
     import torch
 
-    from qnnsweep.tasks.repro.case import Case
     from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph
-    from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
     def call(target: str, *arguments: object) -> Call:
         return Call(target=target, arguments=arguments, keywords={}, dtype="float32")
@@ -65,22 +65,36 @@ def case(target: str = "aten.mul.Tensor", error: float = 8.0) -> Case:
     operators = tuple(
         operator(index, name, calls[index].target, constant=index == 0) for index, name in enumerate(names)
     )
+    right, after = (12, 18, 28, 10), (12, 18, 22, 10)
+    return wrong_at(1, graph, operators, {1: (12 + int(error), *right[1:]), 2: after, 3: after}, right, error)
+
+
+def wrong_at(
+    index: int,
+    graph: ReferenceGraph,
+    operators: tuple[Operator, ...],
+    codes: Mapping[int, Sequence[int]],
+    right: Sequence[int],
+    error: float,
+) -> Case:
+    """Return the case of an operator. `codes`: what the device logged, by operator. `right`: the operator's codes."""
+    from qnnsweep.tasks.repro.case import Case
+    from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
+
+    def captured(values: Sequence[int]) -> CapturedValue:
+        return CapturedValue(elements=np.array(values, np.uint8), qparams=GRID)
+
     inputs = (np.array([1.0, 2.0, 3.0, 0.0], np.float32),)
-    kernels = HostKernels(graph, inputs)
-    right = np.array([12.0, 18.0, 28.0, 10.0])
-    wrong = right + np.array([error, 0.0, 0.0, 0.0])
-    measured = CapturedValue(elements=wrong.astype(np.uint8), qparams=GRID)
-    after = CapturedValue(elements=np.array([12, 18, 22, 10], np.uint8), qparams=GRID)
-    run = DeviceRun(kernels, {1: measured, 2: after, 3: after}, {})
+    logged = {number: captured(values) for number, values in codes.items()}
     return Case(
-        operator=operators[1],
+        operator=operators[index],
         operators=operators,
         graph=graph,
-        run=run,
+        run=DeviceRun(HostKernels(graph, inputs), logged, {}),
         inputs=inputs,
         input_qparams=(GRID,),
-        measured=measured,
-        expected=CapturedValue(elements=right.astype(np.uint8), qparams=GRID),
+        measured=logged[index],
+        expected=captured(right),
         used=None,
         spans=(),
         error=error,
@@ -89,10 +103,8 @@ def case(target: str = "aten.mul.Tensor", error: float = 8.0) -> Case:
 
 def case_of_parts() -> Case:
     """Return a case: both halves of the input, of which the device multiplies the first by the second, and is wrong."""
-    from qnnsweep.tasks.repro.case import Case
     from qnnsweep.tasks.toolchain.nodes import GETITEM
     from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph
-    from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
     calls = [
         Call(target=target, arguments=arguments, keywords={}, dtype="float32")
@@ -108,22 +120,5 @@ def case_of_parts() -> Case:
         operator(index, name, calls[index].target, shape=None if index == 0 else (2,))
         for index, name in enumerate(names)
     )
-    inputs = (np.array([1.0, 2.0, 3.0, 0.0], np.float32),)
-    codes = {1: [12, 14], 2: [16, 10], 3: [24, 10]}
-    captured = {
-        index: CapturedValue(elements=np.array(value, np.uint8), qparams=GRID) for index, value in codes.items()
-    }
     graph = ReferenceGraph(calls, [{"operator": 3}], {})
-    return Case(
-        operator=operators[3],
-        operators=operators,
-        graph=graph,
-        run=DeviceRun(HostKernels(graph, inputs), captured, {}),
-        inputs=inputs,
-        input_qparams=(GRID,),
-        measured=captured[3],
-        expected=CapturedValue(elements=np.array([16, 10], np.uint8), qparams=GRID),
-        used=None,
-        spans=(),
-        error=8.0,
-    )
+    return wrong_at(3, graph, operators, {1: (12, 14), 2: (16, 10), 3: (24, 10)}, (16, 10), 8.0)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from qnnsweep.conf.schema import Request
 from qnnsweep.conf.schemes import Precision
 from qnnsweep.tasks.errors import DeviceError
-from qnnsweep.tasks.records import Comparison, Cures, DebugProgram, ErrorParts, ErrorShare, Quantization, Trial
+from qnnsweep.tasks.records import Comparison, Cures, DebugProgram, ErrorParts, ErrorShare, Quantization
 from qnnsweep.tasks.records.vocabulary import CAUSES, Cause, Verdict
 from qnnsweep.tasks.results.causes import causes
-from qnnsweep.tasks.results.diagnosis import diagnosis, repair_target_db
-from qnnsweep.tasks.results.outcome import CellResult, judge
+from qnnsweep.tasks.results.diagnosis import repair_target_db
+from tests.results.diagnosed import cured_cell, diagnosed
 from tests.sample_records import two_methods_cell
 
 from tests.sample_records import (  # isort: skip
@@ -58,10 +58,6 @@ def additions(count: int, **parts: Any) -> Comparison:
         for number in range(count)
     ]  # fmt: skip
     return replace(COMPARISON, operators=tuple(rows))
-
-
-def diagnosed(cell: CellResult) -> str:
-    return diagnosis(cell, judge(cell))
 
 
 REPRO = " Next: `qnnsweep repro digits_cnn/8a8w/SM8650`."
@@ -274,19 +270,6 @@ def test_equal_outputs_have_no_causes(planned: Request) -> None:
 def test_an_output_with_nans_is_named(planned: Request) -> None:
     comparison = replace(COMPARISON, outputs=(replace(ANSWER, status="nonfinite_differs"),))
     assert diagnosed(passed_cell(planned, comparison=comparison)).startswith("Output logits of a: ")
-
-
-def cured_cell(planned: Request, noise: tuple[float, ...], refused: str | None) -> CellResult:
-    """Return a cell of two samples with one trial."""
-    rows = tuple(
-        replace(ANSWER, rung=rung, sample=sample, sample_name="ab"[sample], gap=replace(ANSWER.gap, snr_db=snr_db))
-        for rung in ("designed", "device")
-        for sample, snr_db in ((0, 35.0), (1, 30.0))
-    )
-    tried = Trial(
-        cause="weights", change="16-bit float", operators=("conv",), noise=noise, refused=refused,
-    )  # fmt: skip
-    return passed_cell(planned, comparison=replace(COMPARISON, outputs=rows), cures=Cures(trials=(tried,)))
 
 
 @pytest.mark.parametrize(

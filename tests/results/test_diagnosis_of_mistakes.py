@@ -5,15 +5,9 @@ from dataclasses import replace
 import pytest
 
 from qnnsweep.conf.schema import Request
-from qnnsweep.tasks.records import Cures, Trial
 from qnnsweep.tasks.records.vocabulary import ProbeStatus
-from qnnsweep.tasks.results.diagnosis import diagnosis
-from qnnsweep.tasks.results.outcome import CellResult, judge
+from tests.results.diagnosed import cured_cell, diagnosed
 from tests.sample_records import ANSWER, COMPARISON, PROBED, passed_cell
-
-
-def diagnosed(cell: CellResult) -> str:
-    return diagnosis(cell, judge(cell))
 
 
 @pytest.mark.parametrize(("status", "is_said"), [("blind", True), ("passed", False)])
@@ -34,13 +28,8 @@ def test_a_mistake_that_fails_the_cell_comes_first_and_a_repair_is_promised_only
 ) -> None:
     wrong = replace(PROBED, status="failed", mistake="a part of output logits is constant", detail="slice 3 of axis 1")
     checks = (PROBED, replace(wrong, of_the_scheme=of_the_scheme))
-    outputs = tuple(
-        replace(ANSWER, rung=rung, sample=sample, sample_name="ab"[sample], gap=replace(ANSWER.gap, snr_db=snr_db))
-        for rung in ("designed", "device")
-        for sample, snr_db in ((0, 35.0), (1, 30.0))
-    )
-    comparison = replace(COMPARISON, outputs=outputs, io_checks=checks)
-    helpful = Trial(cause="weights", change="16-bit float", operators=("conv",), noise=(1e-6, 1e-6), refused=None)
-    sentence = diagnosed(passed_cell(planned, comparison=comparison, cures=Cures(trials=(helpful,))))
+    cell = cured_cell(planned, (1e-6, 1e-6), None)
+    assert cell.comparison is not None
+    sentence = diagnosed(replace(cell, comparison=replace(cell.comparison, io_checks=checks)))
     assert sentence.startswith("A part of output logits is constant (slice 3 of axis 1). Worst sample (b) 30.0 dB")
     assert ("Next: `qnnsweep repair " in sentence) is of_the_scheme
