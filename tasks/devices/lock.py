@@ -25,6 +25,8 @@ RENEWALS = 4
 """How often a lock is renewed in LEASE_S seconds."""
 _DEADLINE_S = 20.0
 _LONGEST_NAME = 200
+_ANSWER = re.compile(r"(?:(held|free|foreign) (.{1,4096})|(busy|lost) ?(\S*))\n")
+"""A word with the folder of the lock, whose path can have spaces, or with the name of a holder, which has none."""
 _LOG = logging.getLogger(__name__)
 _held: set[str] = set()
 """The names under which this process holds locks."""
@@ -144,6 +146,7 @@ def _ask(device: Device, verb: str, token: str = "", *, dead: str = "") -> tuple
     request = RunRequest(["sh", "-c", _SCRIPT, "sh", *arguments], deadline_s=_DEADLINE_S, is_fenced=False)
     result = require_success(device.transport.run(request), f"{device.name}: cannot use the lock of the device")
     printed = result.stdout.decode(errors="replace")
-    if (answer := re.fullmatch(r"(held|busy|lost|free|foreign) ?(\S*)\n", printed)) is None:
+    if (answer := _ANSWER.fullmatch(printed)) is None:
         raise DeviceError(f"{device.name}: its lock answers {printed[:_LONGEST_NAME]!r}")
-    return answer[1], answer[2][:_LONGEST_NAME]
+    about_folder, folder, about_holder, holder = answer.groups()
+    return (about_folder, folder) if about_folder else (about_holder, holder[:_LONGEST_NAME])

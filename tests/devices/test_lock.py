@@ -239,6 +239,15 @@ def test_a_lock_that_is_not_held_is_taken(bench: Bench, text: str) -> None:
     assert holder_of(device) is None
 
 
+def test_the_path_of_a_lock_can_be_long_and_have_spaces(tmp_path: Path) -> None:
+    work = tmp_path / "my nights" / ("long" * 50) / "work"
+    device = opened(DeviceConfig(name="here", work_folder=str(work)), tmp_path)
+    with locked(device):
+        assert device.run(["true"]).exit_code == 0
+        assert holder_of(device) is not None
+    assert holder_of(device) is None
+
+
 @pytest.mark.parametrize("host", ["elsewhere", ""])
 def test_a_lock_of_another_host_or_of_a_running_process_is_busy(bench: Bench, host: str) -> None:
     device = opened(bench.here, bench.folder)
