@@ -8,6 +8,7 @@ import copy
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def hand_over(
         method = without_float64(sampled_method(None, config, used, converted, given))
         program, _, _ = checked_program(method, method.arguments("evaluation"))
     written = _written(method, program, len(use.evaluation), folder)
-    where = f"On the command line, this is `--config-dir={written} model={name}`."
+    where = f"On the command line, this is `{shlex.quote(f'--config-dir={written}')} model={name}`."
     what = "Weights" if converted else "Computations"
     remarks = [f"{what} of {', '.join(method.converted)} are converted to float32."] if method.converted else []
     return HandedOver(folder=written, name=name, remarks=(remark, *remarks, where))
