@@ -53,9 +53,11 @@ install: .venv/installed
 	$(BIN)/pip check
 	touch $@
 
-.venv/installed-dev: .venv/installed requirements/dev.txt requirements/qnn.txt requirements/qnn-devices.txt
+.venv/installed-dev: .venv/installed $(wildcard requirements/*.txt)
 	$(HASHED) -r requirements/dev.txt
 	$(BIN)/pip check
+	$(PYTHON) -m venv .venv/aihub
+	.venv/aihub/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/aihub.txt
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --dest .venv/wheels \
 	  -r requirements/qnn.txt
 	for platform in manylinux_2_34_aarch64 win_arm64; do \

@@ -37,8 +37,10 @@ FILES = {
     "dev": "What the tests and the models of the zoo need in addition.",
     "qnn": "The second QNN release of the tests, which is downloaded and not installed.",
     "qnn-devices": "QNN for boards and laptops, which a test unpacks.",
+    "aihub": "The client of Qualcomm AI Hub, in an environment of its own: it needs another protobuf.",
 }
 QNN = "onnxruntime-qnn==2.7.0"
+AIHUB = "qai-hub==0.56.0"
 DEVICES = ("manylinux_2_34_aarch64", "win_arm64")
 Digests = dict[str, set[str]]
 """By requirement, such as `numpy==2.4.6`, the digests of its files."""
@@ -126,6 +128,12 @@ def for_devices(pip: Pip, pin: str) -> Digests:
     return {pin: set().union(*(pip.files_of([pin], PYTHONS[:1], platforms=[name])[pin] for name in DEVICES))}
 
 
+def of_client(pip: Pip, path: Path) -> Digests:
+    """Return the digests of AI Hub's client and of what it needs. The versions of the file stay."""
+    kept = pins_of(path).values() if path.exists() else ()
+    return pip.files_of(kept if AIHUB in kept else pip.resolved(AIHUB, Path(os.devnull), os.environ))
+
+
 def main() -> None:
     folder, constraints = ROOT / "requirements", ROOT / "constraints.txt"
     pins = pins_of(constraints)
@@ -147,6 +155,7 @@ def main() -> None:
             "dev": pip.files_of(pins.values()),
             "qnn": pip.files_of([QNN]),
             "qnn-devices": for_devices(pip, run["onnxruntime-qnn"]),
+            "aihub": of_client(pip, folder / "aihub.txt") | pip.files_of([run["flatbuffers"]]),
         }
     folder.mkdir(exist_ok=True)
     for name, text in FILES.items():

@@ -24,6 +24,8 @@ NAMES = "residual,outlier,mixer,narrow,heads"
 """The folder and the names of small networks that do not ship."""
 MORE_NAMES = "squeeze,unet,encoder,audio,gated,detector,spike,ranges,grouped,pyramid,recurrent,retrieval"
 """Further networks of the folder, of many kinds."""
+EVERY_NAME = ",".join(sorted(file.stem for file in Path(MODELS, "model").glob("*.yaml")))
+"""All networks of the folder."""
 
 
 def asked_cells(about: str | None, schemes: str, models: str = NAMES) -> tuple[argparse.Namespace, list[str]]:

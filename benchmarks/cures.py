@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cells import asked_cells
+from cells import EVERY_NAME, asked_cells
 
 from qnnsweep.flows.server.settings import configure_prefect
 
@@ -94,7 +94,7 @@ def _line(row: Judged) -> str:
 
 
 def main() -> int:
-    options, overrides = asked_cells(__doc__, SCHEMES)
+    options, overrides = asked_cells(__doc__, SCHEMES, EVERY_NAME)
     configure_prefect()
     from qnnsweep.conf.load import load
     from qnnsweep.flows.server import connect

@@ -119,10 +119,28 @@ def _device(device: DeviceConfig) -> Iterator[RequestError]:
     if remote and not native and not device.python:
         package = "onnxruntime-qnn" if device.runner is RunnerKind.onnxruntime else "executorch"
         yield _error("device.python", device.python, f"the Python with {package} on the device")
+    if device.runner is RunnerKind.aihub:
+        yield from _hosted(device)
     if native and device.native_folder is None:
         yield _error("device.native_folder", None, "the folder of a build with qnn_executor_runner in it")
     if native and device.soc is None:
         yield _error("device.soc", None, f"the native runner needs a device's SoC, or {PROBE}")
+
+
+def _hosted(device: DeviceConfig) -> Iterator[RequestError]:
+    if device.transport is not TransportKind.local:
+        problem = "local: this machine asks Qualcomm AI Hub for the jobs"
+        yield _error("device.transport", device.transport.name, problem)
+    if not device.python:
+        make = "python3 -m venv ~/aihub && ~/aihub/bin/pip install qai-hub flatbuffers"
+        problem = f"the Python of an environment of its own with AI Hub's client: {make}; then ~/aihub/bin/python"
+        yield _error("device.python", None, problem)
+    if not (device.aihub.device or "").strip():
+        yield _error("device.aihub.device", device.aihub.device, "the name of a device that AI Hub hosts")
+    if device.soc in (None, PROBE):
+        yield _error("device.soc", device.soc, "the SoC of the hosted device, such as SM8650")
+    if device.below_celsius is not None:
+        yield _error("device.below_celsius", device.below_celsius, "null: AI Hub tells no temperature")
 
 
 def _is_dedicated_folder(path: str | None) -> bool:

@@ -8,6 +8,9 @@ from qnnsweep.conf.constraints import Celsius, HostAddress, HostAndPort, Natural
 PROBE = "probe"
 """The value of `device.soc` that makes qnnsweep read the SoC from the device."""
 
+HOSTED = "aihub"
+"""The option of the group `device` for a device of Qualcomm AI Hub, which nobody has without an account."""
+
 
 class TransportKind(Enum):
     local = "local"
@@ -16,12 +19,18 @@ class TransportKind(Enum):
 
 
 class RunnerKind(Enum):
-    """The program that executes a cell: qnnsweep's Python runner with ExecuTorch (for x86_64 hosts) or with ONNX
-    Runtime (for a machine with the package onnxruntime-qnn), or ExecuTorch's native runner."""
+    """The program that executes a cell: qnnsweep's Python runner with ExecuTorch (for x86_64 hosts), with ONNX Runtime
+    (for a machine with the package onnxruntime-qnn) or with jobs of Qualcomm AI Hub, or ExecuTorch's native runner."""
 
     python = "python"
     native = "native"
     onnxruntime = "onnxruntime"
+    aihub = "aihub"
+
+    @property
+    def divides(self) -> bool:
+        """Whether the runner executes the parts of a program: its context binaries, and the operators between them."""
+        return self in (RunnerKind.onnxruntime, RunnerKind.aihub)
 
 
 class HostKeys(Enum):
@@ -77,6 +86,18 @@ class LeaseConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class AiHubConfig:
+    """A hosted device, for `runner=aihub`. The account's token is in the configuration file of AI Hub's client."""
+
+    device: str | None = None
+    """The device's name, such as `Samsung Galaxy S24 (Family)`; `qai-hub list-devices` prints all names."""
+    os: str = ""
+    """The version of the device's operating system; empty for any."""
+    options: str = ""
+    """Options of every job, such as `--qairt_version 2.49`."""
+
+
+@dataclass(kw_only=True, slots=True)
 class DeviceConfig:
     name: str
     transport: TransportKind = TransportKind.local
@@ -89,20 +110,22 @@ class DeviceConfig:
     """The device's SoC. `probe` means: read it from the device. null means a simulator host, for any SoC's programs."""
     runner: RunnerKind = RunnerKind.python
     work_folder: str | None = None
-    """The folder on the device for blobs and launches. For a local device, null is `artifacts/devices/local`."""
+    """The folder on the device for blobs and launches. For a local device, null is `artifacts/devices/local`,
+    and with runner=aihub `artifacts/devices/aihub`."""
     lock_folder: str | None = None
     """The folder on the device for its lock. null: the same folder for all work folders of a phone or a board
     (/data/local/tmp, /run/lock or /tmp), and the work folder of a local device. Name one only for a host that shall run
     several cells at a time, as several devices."""
     python: str | None = None
     """The Python interpreter that starts qnnsweep's runner on the device. For a local device, null is the interpreter
-    of this process."""
+    of this process. For runner=aihub, the Python of this machine that has the package qai-hub."""
     native_folder: str | None = None
     """For the native runner: the folder of an ExecuTorch build on this machine. It contains `qnn_executor_runner`."""
     environment: dict[str, str] = field(default_factory=dict[str, str])
     """Environment variables for processes on the device. Values can be secret: no process list or table shows them.
     In an override, write a secret as ${oc.env:VARIABLE}; see `masked_names`."""
     lease: LeaseConfig = field(default_factory=LeaseConfig)
+    aihub: AiHubConfig = field(default_factory=AiHubConfig)
     tags: list[str] = field(default_factory=list[str])
     """Labels of your choice, which `qnnsweep devices` shows."""
     deadline_s: Positive = 600.0

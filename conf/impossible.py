@@ -24,8 +24,9 @@ def impossible_reason(request: Request) -> str | None:
         return reason
     if request.model.states is not None and all(device.runner is RunnerKind.native for device in request.devices):
         return "ExecuTorch's native runner has no loop for a model with states; use a device with runner=python"
-    if request.measure.profile_level and all(device.runner is RunnerKind.onnxruntime for device in request.devices):
-        return "ONNX Runtime logs no times of operators; set measure.profile_level=0, or use runner=python"
+    if request.measure.profile_level and all(device.runner.divides for device in request.devices):
+        logs = "AI Hub" if request.devices[0].runner is RunnerKind.aihub else "ONNX Runtime"
+        return f"{logs} logs no times of operators; set measure.profile_level=0, or use runner=python"
     rules = [rule for rule in backend.rules if not (request.try_impossible and rule.of_compiler)]
     reason = next((rule.reason for rule in rules if _excludes(rule, request.soc, request.scheme)), None)
     if reason is None and not any(can_run_on(device, request) for device in request.devices):
@@ -80,7 +81,7 @@ def can_run_on(device: DeviceConfig, request: Request) -> bool:
         return False
     if request.model.states is not None and device.runner is RunnerKind.native:
         return False
-    if request.measure.profile_level and device.runner is RunnerKind.onnxruntime:
+    if request.measure.profile_level and device.runner.divides:
         return False
     return fits and device.runner in backend.runners
 

@@ -6,7 +6,8 @@ usage: python docs/licences.py        in the environment of the tests, after a c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -17,7 +18,10 @@ FILES = {
     "run": "at run time",
     "dev": "for the tests and the models of the zoo",
     "build": "to build",
+    "aihub": "for the tests, in an environment of its own",
 }
+_ELSEWHERE = {"aihub": sorted(map(str, (ROOT / ".venv" / "aihub").glob("lib/python*/site-packages")))}
+"""The folders of packages that are not in this environment, by the file of requirements."""
 _OF_TEXTS = {"BSD 3-Clause License": "BSD-3-Clause", "MIT License": "MIT", "Copyright 2023 Meta": "BSD-3-Clause"}
 """The beginnings of texts of licences, for packages whose metadata name none."""
 
@@ -28,9 +32,9 @@ def pinned(name: str) -> list[str]:
     return sorted(set(re.findall(r"^([\w.-]+)==", lines, flags=re.MULTILINE)), key=str.lower)
 
 
-def licence(package: str) -> str:
-    """Return the licence that an installed package states; `not stated` if it states none."""
-    found = metadata.distribution(package)
+def licence(package: str, folders: Sequence[str]) -> str:
+    """Return the licence that a package in one of the folders states; `not stated` if it states none."""
+    (found,) = metadata.distributions(name=package, path=list(folders))
     stated = found.metadata.get("License-Expression")
     classified = [
         line.split(" :: ")[-1] for line in found.metadata.get_all("Classifier", []) if line.startswith("License ::")
@@ -51,7 +55,7 @@ def lines() -> Iterator[str]:
         for package in pinned(name):
             if package not in seen:
                 seen.add(package)
-                yield f"| {package} | {licence(package).replace('|', '/')} | {needed} |"
+                yield f"| {package} | {licence(package, _ELSEWHERE.get(name, sys.path)).replace('|', '/')} | {needed} |"
 
 
 def page() -> str:

@@ -50,7 +50,7 @@ def measure(
     while True:
         with farm.lease(devices, soc) as device:
             try:
-                sent = bundle.for_onnxruntime() if device.config.runner is RunnerKind.onnxruntime else bundle
+                sent = bundle.for_onnxruntime() if device.config.runner.divides else bundle
                 with step("deploy"):
                     deployment = deploy(sent, device=device, store=store)
                 with step("execute"):

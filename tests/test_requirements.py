@@ -42,7 +42,14 @@ def test_the_packages_with_digests_are_those_of_the_constraints() -> None:
 
 def test_every_package_has_a_digest() -> None:
     files = sorted(FOLDER.iterdir())
-    assert [file.name for file in files] == ["build.txt", "dev.txt", "qnn-devices.txt", "qnn.txt", *RUN_FILES]
+    assert [file.name for file in files] == [
+        "aihub.txt",
+        "build.txt",
+        "dev.txt",
+        "qnn-devices.txt",
+        "qnn.txt",
+        *RUN_FILES,
+    ]
     assert [entry for file in files for entry in without_digests(file)] == []
 
 

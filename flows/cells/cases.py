@@ -11,7 +11,7 @@ from prefect import Task
 from prefect.futures import PrefectFuture
 from prefect.utilities.annotations import opaque
 
-from qnnsweep.conf.devices import DeviceConfig, RunnerKind
+from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.conf.impossible import can_run_on, excludes_second_runtime, is_here
 from qnnsweep.conf.plan import PlannedCell
 from qnnsweep.conf.schema import LimitsConfig, Request, Reuse
@@ -115,9 +115,9 @@ class CollectionCells:
         options = case_options(request, workers.identity)
         devices = tuple(device for device in request.devices if can_run_on(device, request))
         batches, is_local = _Batches(), all(map(is_here, devices))
-        with_onnxruntime = any(device.runner is RunnerKind.onnxruntime for device in devices)
+        is_divided = any(device.runner.divides for device in devices)
         first: Task[..., Any] = try_cases_task if is_local else compile_cases_task
-        more = () if is_local else (with_onnxruntime,)
+        more = () if is_local else (is_divided,)
         for start, batch in _split(cases):
             inputs = batch, options, self._codes[request.model.name], *more
             if self._room is not None and not stored_result(first, workers.identity, *inputs, store=store):

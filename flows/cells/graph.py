@@ -12,7 +12,6 @@ from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.utilities.annotations import opaque
 
-from qnnsweep.conf.devices import RunnerKind
 from qnnsweep.conf.impossible import can_run_on
 from qnnsweep.conf.names import (
     CELL_STAGES,
@@ -144,8 +143,8 @@ class Graph:
         """Submit the stages of a cell that follow the lowered program."""
         soc, workers = soc_of(request), self._resources.workers_of(request)
         devices = tuple(device for device in request.devices if can_run_on(device, request))
-        with_onnxruntime = any(device.runner is RunnerKind.onnxruntime for device in devices)
-        bundle = self._submit(bundle_task, request, lowered, request.measure, with_onnxruntime)
+        is_divided = any(device.runner.divides for device in devices)
+        bundle = self._submit(bundle_task, request, lowered, request.measure, is_divided)
         capture = self._submit(
             measure_task,
             request,

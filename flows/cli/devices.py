@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from qnnsweep.conf.devices import PROBE, DeviceConfig, RunnerKind, TransportKind
+from qnnsweep.conf.devices import HOSTED, PROBE, DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.conf.errors import printable
 from qnnsweep.conf.load import load
 from qnnsweep.tasks.devices import facts
@@ -49,6 +49,29 @@ print(json.dumps({"system": platform.system(), "machine": platform.machine(), "f
 """
 
 
+# The client of Qualcomm AI Hub names the devices of a name (the first argument) and a version of the OS (the second).
+_HOSTED = """
+import json, platform, sys
+from importlib import metadata
+answer = {"python": platform.python_version(), "version": None, "found": None, "problem": None}
+try:
+    metadata.version("flatbuffers")
+    answer["version"] = metadata.version("qai-hub")
+    import qai_hub
+    client = qai_hub.Client()
+    client.set_verbose(False)
+    found = client.get_devices(name=sys.argv[1], os=sys.argv[2])
+    answer["found"] = [[device.name, device.os] for device in found]
+except metadata.PackageNotFoundError:
+    pass
+except Exception as error:
+    answer["problem"] = " ".join(f"{type(error).__name__}: {error}".split())
+print(json.dumps(answer))
+"""
+_SERVICE_S = 90.0
+"""The client tries again for 30 s if the service does not answer."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceStatus:
     """The status of one device. A value is None if the device does not report it or cannot be reached."""
@@ -82,7 +105,8 @@ class DeviceStatus:
 def survey(overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[DeviceStatus]:
     """Return the status of every device, or only of those selected by `device=` or `farm=`. Raises RequestError."""
     named = any(line.lstrip("+~").startswith(("device=", "farm=")) for line in overrides)
-    plan = load([*overrides, *([] if named else ["device=glob(*)"])], config_dirs=config_dirs)
+    every = [] if named else [f"device=glob(*,exclude={HOSTED})"]  # it needs an account
+    plan = load([*overrides, *every], config_dirs=config_dirs)
     configs = {device.name: device for cell in plan.cells for device in cell.request.devices}
     folder = Store.at(plan.artifacts, plan.cache_folder, plan.object_store).root / "devices"
     quarantined = quarantined_in(folder)
@@ -102,6 +126,8 @@ def _status(config: DeviceConfig, folder: Path, quarantined: str | None) -> Devi
     if config.lease.acquire:  # it costs money to ask
         return DeviceStatus(**status, reachable=True, problem=None, runner="hired when a cell needs it")
     device = open_device(config, host_environment={}, folder=folder, native={})
+    if config.runner is RunnerKind.aihub:
+        return _hosted(config, device, status)
     try:
         read = facts.read_facts(device.transport, device.work_folder)
         status |= {
@@ -166,6 +192,27 @@ def _onnxruntime(config: DeviceConfig, device: Device) -> Versions:
         wheel = f"onnxruntime-qnn {read['wheel']} for {read['system']} on {read['machine']}"
         return versions, f"{wheel} has no {', '.join(lacks)}: it cannot run programs of {config.soc or 'any SoC'}"
     return versions, None
+
+
+def _hosted(config: DeviceConfig, device: Device, status: Mapping[str, Any]) -> DeviceStatus:
+    """Ask Qualcomm AI Hub whether it has the device. The device itself is not asked: that would be a job."""
+    name, version_of_os = config.aihub.device or "", config.aihub.os
+    argv = [device.python, "-P", "-c", _HOSTED, name, version_of_os]
+    try:
+        ran = device.transport.run(RunRequest(argv, deadline_s=_SERVICE_S, environment=config.environment))
+        answer = json.loads(ran.stdout)
+        python, package, found, problem = (answer[key] for key in ("python", "version", "found", "problem"))
+    except (DeviceError, ValueError, TypeError, KeyError, RecursionError) as error:
+        return DeviceStatus(**status, reachable=False, problem=f"{device.python} does not ask AI Hub: {error}")
+    runner = f"python {python}, qai-hub {package}"
+    if package is None:
+        problem = f"{device.python} lacks packages: run `{device.python} -m pip install qai-hub flatbuffers`"
+    elif problem is not None:
+        problem = f"AI Hub: {problem}"
+    elif not found:
+        problem = f"AI Hub has no device {name} {version_of_os}".rstrip() + ": correct device.aihub.device"
+    build = ", ".join(sorted({str(version) for _, version in found or ()})) or None
+    return DeviceStatus(**status, reachable=found is not None, problem=problem, os_build=build, runner=runner)
 
 
 def _python(config: DeviceConfig, device: Device) -> Versions:

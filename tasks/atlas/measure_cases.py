@@ -1,6 +1,6 @@
 """The stage measure_cases: CompiledCases -> MeasuredCases. One lease of a device serves many cases."""
 
-from qnnsweep.conf.devices import DeviceConfig, RunnerKind
+from qnnsweep.conf.devices import DeviceConfig
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.tasks.devices.collect import collect
 from qnnsweep.tasks.devices.deploy import deploy
@@ -47,7 +47,7 @@ def measure_cases(
 
 def _measured(name: str, bundle: Bundle, device: Device, store: Store) -> MeasuredCase:
     """Execute a case. Raises DeviceError if the device fails, and MachineFault if this machine does."""
-    sent = bundle.for_onnxruntime() if device.config.runner is RunnerKind.onnxruntime else bundle
+    sent = bundle.for_onnxruntime() if device.config.runner.divides else bundle
     try:
         try:
             capture = _captured(sent, device, store)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qnnsweep.conf.devices import DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.tasks.devices.adb import AdbTransport
-from qnnsweep.tasks.devices.local import LocalTransport, StartSupervisor
+from qnnsweep.tasks.devices.local import LocalTransport, StartSupervisor, local_folder
 from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, Transport
 from qnnsweep.tasks.records import Command
 from qnnsweep.tasks.storage.atomic import temporary_name
@@ -77,6 +77,12 @@ def with_onnxruntime(device: Device) -> Device:
     return replace(device, config=config, transport=transport)
 
 
+def _python(config: DeviceConfig) -> str:
+    """Return the interpreter of a Python runner. A `~` is the home folder of this machine, if the runner is here."""
+    python = config.python or sys.executable
+    return str(Path(python).expanduser()) if config.runner is RunnerKind.aihub else python
+
+
 def open_device(
     config: DeviceConfig,
     *,
@@ -94,14 +100,14 @@ def open_device(
     host_environment = host_environment if is_local else {}
     can_fork = is_local and config.runner is RunnerKind.python and config.python in (None, sys.executable)
     can_fork = can_fork and not config.environment
-    work_folder = config.work_folder or str(folder / "local")
+    work_folder = local_folder(config, folder)
     return Device(
         name=config.name,
         config=config,
         transport=LocalTransport(fork) if can_fork else transport_of(config.transport).of(config),
         work_folder=work_folder,
         lease_folder=f"{work_folder}/{LEASES}/{temporary_name()}",
-        python=config.python or sys.executable,
+        python=_python(config),
         native=native,
         environment=dict(host_environment) | config.environment,
     )

@@ -3,9 +3,10 @@
 Each launch has its own process, so a crash affects only one launch.
 """
 
+import json
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from qnnsweep.conf.devices import RunnerKind, TransportKind
 from qnnsweep.tasks.devices.cooldown import wait_until_cool
@@ -15,6 +16,7 @@ from qnnsweep.tasks.devices.native_runner import RUNNER
 from qnnsweep.tasks.devices.runner_cli import (
     OUTPUT_FOLDER,
     blob_path,
+    job_urls,
     last_lines,
     latencies_ms,
     native_folder,
@@ -24,11 +26,13 @@ from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, require_
 from qnnsweep.tasks.devices.triage import missing_operators, of_runner
 from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, MachineFault, QnnsweepError, RunnerFailed, shortage_in
 from qnnsweep.tasks.process_tree import ENDED_BY_OTHERS
-from qnnsweep.tasks.records import Blob, Command, Deployment, Execution, Launch, LaunchResult
+from qnnsweep.tasks.records import Blob, Command, Deployment, Execution, Launch, LaunchResult, hosted
 from qnnsweep.tasks.records.waiting import WAITING
 from qnnsweep.tasks.storage.store import Store
 
 _RESPONSE_S = 20.0
+_OF_DEADLINE = 0.9
+"""The part of the deadline that the jobs of a hosted device can take; then the runner itself says that one is late."""
 _FULL_BUFFER = "Ran out of space to store intermediate outputs"
 """ExecuTorch's message in devtools/etdump if the debug buffer is too small."""
 
@@ -63,8 +67,9 @@ def _launch(
         command = device.ended(argv, -signal.SIGKILL, deadline_s)
         message = f"the {launch.title} did not end within {deadline_s:g} s on {device.name}"
         return _failed(launch, message, folder, command, store.put_bytes(late.output))
-    command = device.ended(argv, result.exit_code, result.seconds, host_rounds=rounds)
     printed = result.stdout.decode(errors="replace")
+    jobs = job_urls(printed) if device.config.runner is RunnerKind.aihub else ()
+    command = replace(device.ended(argv, result.exit_code, result.seconds, host_rounds=rounds), jobs=jobs)
     errors = result.stderr.decode(errors="replace")
     log = store.put_bytes(result.stdout + b"\n" + result.stderr)
     if result.exit_code != 0:
@@ -120,7 +125,7 @@ def _run(
     Return the result of the last start with the seconds of all, and how often the runner waited.
     """
     result, rounds = device.transport.run(request), 0
-    if device.config.runner is not RunnerKind.onnxruntime or result.exit_code != WAITING:
+    if not device.config.runner.divides or result.exit_code != WAITING:
         return result, rounds
     assert request.folder is not None, "the folder of the launch"
     methods, seconds = methods_of(launch.program, store), result.seconds
@@ -150,11 +155,19 @@ def _runner_command(
     flags = runner_arguments(launch)
     if device.config.runner is not RunnerKind.native:
         # -P: no module is imported from the folder of the runner's file, which is the folder of all blobs.
-        return [device.python, "-P", blob_path(deployment.bundle.runner), *flags], device.environment
+        return [device.python, "-P", blob_path(deployment.bundle.runner), *flags], _environment(device)
     native = {name: store.put_file(path) for name, path in device.native.items()}
     folder = f"{deployment.work_folder}/{native_folder(native)}"
     libraries = {"LD_LIBRARY_PATH": folder, "ADSP_LIBRARY_PATH": folder}
     return [f"{folder}/{RUNNER}", *flags], libraries | dict(device.environment)
+
+
+def _environment(device: Device) -> Mapping[str, str]:
+    """Return the environment of a Python runner. That for AI Hub gets its settings in a variable."""
+    if device.config.runner is not RunnerKind.aihub:
+        return device.environment
+    settings = asdict(device.config.aihub) | {"wait_s": _OF_DEADLINE * device.config.deadline_s}
+    return dict(device.environment) | {hosted.SETTINGS: json.dumps(settings)}
 
 
 def _is_responsive(device: Device) -> bool:

@@ -48,6 +48,12 @@ class Facts:
     """The power that the device draws from its battery."""
 
 
+UNKNOWN = Facts(
+    soc=None, device_id=None, arch=None, build=None, free_mib=None, celsius=None, battery_percent=None, power_mw=None
+)
+"""What is known of a device that this machine only asks for jobs."""
+
+
 def read_facts(transport: Transport, work_folder: str) -> Facts:
     """Read the facts of a device. Raises DeviceError."""
     result = transport.run(RunRequest(["sh", "-c", _SCRIPT, "sh", work_folder], deadline_s=DEADLINE_S))

@@ -166,7 +166,8 @@ class Farm:
             config, host_environment=self._host_environment, folder=self._folder, native=native, fork=self._fork
         )
         hold.callback(device.transport.close)
-        read = facts.read_facts(device.transport, device.work_folder)
+        is_hosted = config.runner is RunnerKind.aihub  # the transport goes to this machine, which is another device
+        read = facts.UNKNOWN if is_hosted else facts.read_facts(device.transport, device.work_folder)
         if soc is not None and not _has_soc(config, soc, read):
             return None
         claim(device)

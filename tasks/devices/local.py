@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from qnnsweep.conf.devices import DeviceConfig
+from qnnsweep.conf.devices import DeviceConfig, RunnerKind
 from qnnsweep.tasks import process_tree
 from qnnsweep.tasks.devices.atomic_transfer import pull_atomically, renamed_into_place
 from qnnsweep.tasks.devices.output import ProcessOutput
@@ -38,6 +38,11 @@ StartSupervisor = Callable[[socket.socket, Connection, Connection], Callable[[],
 It returns a function that kills the supervisor, unless it has ended. The kernel then kills its program too."""
 
 
+def local_folder(config: DeviceConfig, folder: Path) -> str:
+    """Return the work folder of a device that this machine is, or asks for jobs. `folder`: that of the farm."""
+    return config.work_folder or str(folder / ("aihub" if config.runner is RunnerKind.aihub else "local"))
+
+
 @dataclass(slots=True)
 class LocalTransport:
     """A `Transport` to the machine that runs qnnsweep."""
@@ -53,7 +58,7 @@ class LocalTransport:
 
     @classmethod
     def identity(cls, config: DeviceConfig, folder: Path) -> str:
-        return f"local {socket.gethostname()} {config.work_folder or folder / 'local'}"
+        return f"local {socket.gethostname()} {local_folder(config, folder)}"
 
     def push(self, source: Path, target: str) -> None:
         _copy_atomically(source, Path(target))

@@ -56,4 +56,4 @@ def _device_key(device: DeviceConfig, soc: SocConfig | None) -> object:
         # Hashing hundreds of megabytes per cell would be slow: names, sizes and times represent the content.
         runner_files = [[name, path.stat().st_size, path.stat().st_mtime_ns] for name, path in sorted(files.items())]
     address = (device.name, device.transport, device.address, device.adb_server, device.ssh.jump, device.soc)
-    return address, device.runner, device.python, device.environment, device.below_celsius, runner_files
+    return address, device.runner, device.python, device.environment, device.below_celsius, runner_files, device.aihub

@@ -3,13 +3,15 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from qnnsweep.tasks.records import Blob, Launch, Place
+from qnnsweep.tasks.records import Blob, Launch, Place, hosted
 from qnnsweep.tasks.storage.digest import digest
 
 ETDUMP = "etdump.etdp"
 DEBUG_OUTPUT = "debug_output.bin"
 OUTPUT_FOLDER = "outputs"
 _LATENCY = re.compile(r"\] [0-9]{1,12} inference took [0-9.]{1,40} ms, avg ([0-9]{1,20}(?:\.[0-9]{1,20})?) ms")
+
+_JOB = re.compile(rf"\] {hosted.JOB} (https?://[\w./:-]{{1,200}})")
 
 
 def blob_path(blob: Blob) -> str:
@@ -47,6 +49,11 @@ def runner_arguments(launch: Launch) -> list[str]:
 def latencies_ms(printed: str) -> tuple[float, ...]:
     """Return the mean latency per inference, in ms, for each line of the input list, in the order of the lines."""
     return tuple(float(mean) for mean in _LATENCY.findall(printed))
+
+
+def job_urls(printed: str) -> tuple[str, ...]:
+    """Return the URLs of the jobs that a runner asked Qualcomm AI Hub for, each once."""
+    return tuple(dict.fromkeys(_JOB.findall(printed)))
 
 
 def output_file(sample: int, index: int) -> str:

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from qnnsweep.tasks.errors import DeviceProblem
+from qnnsweep.tasks.records import hosted
 
 _SEARCHED_CHARACTERS = 2**16
 _LINE_CHARACTERS = 1000
@@ -34,6 +35,16 @@ CHANNEL: dict[DeviceProblem, str] = {
     ),
 }
 """Patterns of messages from adb, the device's shell and OpenSSH. The first pattern that matches is used."""
+
+
+def _aihub(problem: str) -> str:
+    """Return the pattern of a line that the runner for Qualcomm AI Hub wrote. Nothing else begins like this line."""
+    return rf"(?m)^E executorch:qnnsweep_runner\.py\] {hosted.PROBLEM} (?:{problem})"
+
+
+def _job_failed(types: str) -> str:
+    return _aihub(rf"{hosted.JOB_FAILED} (?:{types}):")
+
 
 RUNNER: tuple[Signature, ...] = (
     Signature(
@@ -92,7 +103,7 @@ RUNNER: tuple[Signature, ...] = (
     ),
     Signature(
         name="package_missing",
-        pattern=r"No module named '(numpy|flatbuffers|onnxruntime|onnxruntime_qnn|executorch|torch)\b",
+        pattern=r"No module named '(numpy|flatbuffers|onnxruntime|onnxruntime_qnn|executorch|torch|qai_hub|h5py)\b",
         remedy="the device's Python lacks a package of the runner: `qnnsweep devices` prints the line that installs it",
         evidence="the text of Python's ModuleNotFoundError",
     ),
@@ -100,6 +111,47 @@ RUNNER: tuple[Signature, ...] = (
         name="no_execution_provider",
         pattern=r"onnxruntime-qnn finds no HTP",
         remedy="the device has no HTP that onnxruntime-qnn can use: check its drivers and its version",
+        evidence="the text of qnnsweep's runner",
+    ),
+    Signature(
+        name="aihub_failed",
+        pattern=_job_failed(
+            "UNSPECIFIED|SUCCESS|UNKNOWN|[0-9]+|INTERNAL_UNKNOWN|INTERNAL_LOGIC|RUNTIME_UNKNOWN|RUNTIME_OUT_OF_DISK|"
+            "RUNTIME_FAILED_DEPENDENCY|RUNTIME_OUT_OF_MEMORY|CLOUD_API_ERROR|CLOUD_RESOURCE_MISSING|CLOUD_THROTTLED|"
+            "QDC_API_ERROR|RUNTIME_INTERNAL_SERVICE_BUSY|MODEL_CORRUPT"
+        ),
+        remedy="Qualcomm AI Hub failed, not the program: run again later",
+        evidence="the enumeration JobFailureType of qai-hub 0.56.0: failures of the service, of its cloud and workers",
+    ),
+    Signature(
+        name="aihub_release",
+        pattern=_job_failed("QNN_VERSION_MISMATCH|DSP_VERSION_MISMATCH"),
+        remedy="AI Hub runs another QNN or another Hexagon: name a release in device.aihub.options="
+        "'--qairt_version VERSION', and check device.soc",
+        evidence="the enumeration JobFailureType of qai-hub 0.56.0",
+    ),
+    Signature(
+        name="aihub_request",
+        pattern=_job_failed("INVALID_INPUTS|INVALID_ARGUMENT"),
+        remedy="AI Hub refuses the job, not the program: check device.aihub.options",
+        evidence="the enumeration JobFailureType of qai-hub 0.56.0",
+    ),
+    Signature(
+        name="aihub_memory",
+        pattern=_job_failed("RUNTIME_DEVICE_OOM"),
+        remedy="the hosted device's memory is exhausted: name a device with more memory in device.aihub.device",
+        evidence="the enumeration JobFailureType of qai-hub 0.56.0",
+    ),
+    Signature(
+        name="aihub_account",
+        pattern=_aihub(f"{hosted.REFUSED_TOKEN}|{hosted.NO_CONFIGURATION}"),
+        remedy="run `qai-hub configure --api_token TOKEN` with the token of your account",
+        evidence="the text of qnnsweep's runner",
+    ),
+    Signature(
+        name="aihub_unusable",
+        pattern=_aihub(f"{hosted.NO_ANSWER}|{hosted.NO_END}|{hosted.WRONG_ANSWER}"),
+        remedy="`qnnsweep devices device=NAME` says whether Qualcomm AI Hub can be used",
         evidence="the text of qnnsweep's runner",
     ),
 )

@@ -167,6 +167,8 @@ class Command:
     hired_s: Seconds | None = None
     """Time from the begin of the hire to the end of the command. The largest value of a hire is the time that it cost,
     up to the idle time at its end."""
+    jobs: tuple[str, ...] = ()
+    """The URLs of the jobs that Qualcomm AI Hub executed for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -54,6 +54,14 @@ class Program(Protocol):
 
     def arrays(self, answer: Any) -> Arrays:
         """Return the outputs of an inference. `answer`: what the function of `prepared` returned."""
+        ...
+
+    def expect(self, method: str, samples: Iterable[Arrays]) -> None:
+        """Get to know the inputs of all inferences of a method, before the first one."""
+        ...
+
+    def mean_ms(self, measured_ms: float, /) -> float | None:
+        """Return the time of an inference on the device, which took `measured_ms` here; None if it is not known."""
         ...
 
     def write_log(self) -> None:
@@ -102,6 +110,12 @@ class ExecutorchProgram:
     def arrays(self, answer: Any) -> Arrays:
         return [tensor.contiguous().numpy() for tensor in answer]
 
+    def expect(self, method: str, samples: Iterable[Arrays]) -> None:
+        """Nothing is done before the first inference."""
+
+    def mean_ms(self, measured_ms: float, /) -> float | None:
+        return measured_ms
+
     def write_log(self) -> None:
         arguments = self._arguments
         debug_output = arguments.debug_output_path if arguments.dump_intermediate_outputs else ""
@@ -135,13 +149,17 @@ def main(load: type[Program] = ExecutorchProgram) -> int:
     method = names[arguments.method_index]
     specs = program.inputs(method)
     elapsed_ms: list[float] = []
-    lines = listed.read_text().splitlines()
-    for number, line in enumerate(line for line in lines if line.strip()):
-        files = line.split(" ")
+    lines = [line.split(" ") for line in listed.read_text().splitlines() if line.strip()]
+    for files in lines:
         if len(files) != len(specs):
             return fail(f"Number of inputs ({len(specs)}) mismatch with input files ({len(files)})")
-        inputs = [array_from(Path(file), *spec) for file, spec in zip(files, specs, strict=True)]
-        answer = run(program, method, inputs, arguments, elapsed_ms)
+
+    def read(files: Sequence[str]) -> Arrays:
+        return [array_from(Path(file), *spec) for file, spec in zip(files, specs, strict=True)]
+
+    program.expect(method, map(read, lines))
+    for number, files in enumerate(lines):
+        answer = run(program, method, read(files), arguments, elapsed_ms)
         for index, array in enumerate(answer):
             Path(outputs, f"output_{number}_{index}.raw").write_bytes(array.tobytes())
     finish(program, arguments, elapsed_ms)
@@ -151,7 +169,10 @@ def main(load: type[Program] = ExecutorchProgram) -> int:
 def run(
     program: Program, method: str, inputs: Arrays, arguments: argparse.Namespace, elapsed_ms: list[float]
 ) -> Arrays:
-    """Run a method, after its warm-ups, and return its last outputs. Print the time, and append it to `elapsed_ms`."""
+    """Run a method, after its warm-ups, and return its last outputs. Print the time, and append it to `elapsed_ms`.
+
+    A time that is not known is left out.
+    """
     infer = program.prepared(method, inputs)
     for _ in range(arguments.warm_up):
         infer()
@@ -159,9 +180,10 @@ def run(
     before = time.perf_counter()
     for _ in range(arguments.iteration):
         answer = infer()
-    took_ms = (time.perf_counter() - before) * 1000.0
-    elapsed_ms.append(took_ms)
-    say(f"{arguments.iteration} inference took {took_ms:f} ms, avg {took_ms / arguments.iteration:f} ms")
+    mean_ms = program.mean_ms((time.perf_counter() - before) * 1000.0 / arguments.iteration)
+    if mean_ms is not None:
+        elapsed_ms.append(mean_ms * arguments.iteration)
+        say(f"{arguments.iteration} inference took {elapsed_ms[-1]:f} ms, avg {mean_ms:f} ms")
     return program.arrays(answer)
 
 

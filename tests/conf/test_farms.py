@@ -64,7 +64,7 @@ def test_a_cell_that_no_device_of_the_farm_can_take_is_impossible(lab: Path) -> 
 
 
 REFUSED = {
-    "farm=torn": "farm torn: device=tow: no such device; did you mean two? one of local, one, three, two",
+    "farm=torn": "farm torn: device=tow: no such device; did you mean two? one of aihub, local, one, three, two",
     "farm=empty": "farm.devices=[]: farm empty has no devices",
     "farm=nowhere": "farm=nowhere: no such farm; one of all, empty, local, pair, torn",
 }

@@ -349,7 +349,7 @@ def test_an_event_an_operator_type_and_a_command_have_one_row_each(planned: Requ
     ]  # fmt: skip
     assert rows_of(passed_cell(planned), "audit") == [columns_of(CHECKED)]
     assert rows_of(passed_cell(planned), "probe") == [columns_of(PROBED)]
-    on_own_device = {"host_rounds": 0, "hire": None, "hired_s": None}
+    on_own_device = {"host_rounds": 0, "hire": None, "hired_s": None, "jobs": ()}
     assert rows_of(passed_cell(planned), "commands") == [
         {"argv": ("python", "runner"), "exit_code": 0, "seconds": 4.0, **on_own_device},
         {"argv": ("python", "runner", "--dump"), "exit_code": 0, "seconds": 8.0, **on_own_device},

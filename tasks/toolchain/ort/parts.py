@@ -5,8 +5,9 @@ program is a JSON object, which `program.py` reads on a device:
 
 - `methods`: per method, its `name`, its `inputs` and `outputs` (positions of values), its `values` (per position, the
   `dtype`, the `shape`, and for a constant the `file` with its bytes) and its `calls` in their order.
-- A call of a delegate has its `instruction`, the `model`, the SoC (`soc_model`, `arch`), and its `inputs` and
-  `outputs`: all tensors of the compiled graph, with `name`, `dtype`, `shape`, and the position of the `value` or null.
+- A call of a delegate has its `instruction`, the `model`, the `context` binary, the `graph` in it, which has `graphs`
+  graphs, the SoC (`soc_model`, `arch`), and its `inputs` and `outputs`: all tensors of the compiled graph, with `name`,
+  `dtype`, `shape`, and the position of the `value` or null.
 - A call of a kernel has its `instruction`, the `kernel`, and its `arguments`: `{"value": position}` for a tensor,
   `{"list": [...]}` for a list, `{"scalar": ...}` for anything else.
 """
@@ -120,6 +121,9 @@ def _delegate(
     return {
         "instruction": number,
         "model": stored(one_node_model(method.name, contexts[instruction.delegate], inputs, outputs)),
+        "context": contexts[instruction.delegate],
+        "graph": method.name,
+        "graphs": len({tensor.graph for tensor in facts.context.tensors}),
         "soc_model": str(_soc_model(facts.soc)),
         "arch": str(facts.arch),
         "inputs": [described(tensor) for tensor in inputs],

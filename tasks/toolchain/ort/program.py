@@ -1,42 +1,62 @@
-"""qnnsweep's runner for devices with ONNX Runtime: the programs of a cell without ExecuTorch's runtime.
+"""qnnsweep's runner without ExecuTorch's runtime: for devices with ONNX Runtime, and for devices of Qualcomm AI Hub.
 
 It is copied to devices in an archive; see `archive.py`. A device needs Python and the packages numpy, onnxruntime and
-onnxruntime-qnn. The program that it gets is a JSON file; see `parts.py`.
+onnxruntime-qnn; for AI Hub, the host needs a Python with qai-hub and flatbuffers. The program that it gets is a JSON
+file; see `parts.py`.
 """
 
 import argparse
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from qnnsweep.tasks.records import waiting
+from qnnsweep.tasks.records import hosted, waiting
 from qnnsweep.tasks.toolchain import runner
 from qnnsweep.tasks.toolchain.ort import kernels
-
-_PROVIDER = "QNNExecutionProvider"
-_MODES = (
-    "default", "sustained_high_performance", "burst", "high_performance", "power_saver", "low_power_saver",
-    "high_power_saver", "low_balanced", "balanced",
-)  # fmt: skip
-"""ONNX Runtime's names of the performance modes, by their numbers in ExecuTorch's QnnExecuTorchHtpPerformanceMode."""
+from qnnsweep.tasks.toolchain.ort.hub import Hub
+from qnnsweep.tasks.toolchain.ort.sessions import Sessions
 
 
-class OnnxProgram:
-    """A program in ONNX Runtime. Each delegate is a session of its own, whose tensors keep their bytes."""
+class Engine(Protocol):
+    """What executes the delegates of a program. The tensors keep their bytes."""
+
+    def prepare(self, call: Any) -> None:
+        """Do what has to be done before the first inference of a delegate."""
+        ...
+
+    def expect(self, call: Any, samples: Iterable[dict[str, Any]]) -> None:
+        """Get to know the inputs of a delegate in all inferences, before the first one."""
+        ...
+
+    def begin(self) -> None:
+        """Note that an inference begins."""
+        ...
+
+    def run(self, call: Any, fed: dict[str, Any]) -> Sequence[Any]:
+        """Return the outputs of a delegate, in the order of the call. `fed`: its inputs, by name."""
+        ...
+
+    def mean_ms(self, measured_ms: float, /) -> float | None:
+        """Return the time of an inference on the device, which took `measured_ms` here; None if it is not known."""
+        ...
+
+
+class DividedProgram:
+    """A program in parts: an engine executes the delegates, and the operators on the CPU are computed between them."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from qnnsweep.tasks.toolchain.ort.log import Log
 
         self._folder = Path(arguments.model_path).parent
         self._methods = json.loads(Path(arguments.model_path).read_text())["methods"]
-        self._mode = _MODES[arguments.htp_performance_mode]
+        self._engine: Engine = Hub(arguments) if hosted.SETTINGS in os.environ else Sessions(arguments)
         self._etdump = Path(arguments.etdump_path)
         buffer = Path(arguments.debug_output_path) if arguments.dump_intermediate_outputs else None
         self._log = Log(buffer, arguments.debug_buffer_size)
-        self._sessions: dict[str, Any] = {}
         self._has_pytorch = kernels.has_pytorch() if self._has_kernels() else False
         self._is_driven = arguments.plan_path is not None
         self._requests: dict[str, Any] = {}
@@ -53,8 +73,21 @@ class OnnxProgram:
         of_method = self._method(method)
         for call in of_method["calls"]:
             if "model" in call:
-                self._session(call)
+                self._engine.prepare(call)
         return lambda: self._infer(of_method, inputs)
+
+    def expect(self, method: str, samples: Iterable[runner.Arrays]) -> None:
+        """Tell the engine what the first delegate of a method gets, unless an operator on the CPU is before it."""
+        of_method = self._method(method)
+        call = of_method["calls"][0] if of_method["calls"] else {}
+        if "model" not in call:
+            return
+        constants = self._constants(of_method)
+        given = (constants | dict(zip(of_method["inputs"], inputs, strict=True)) for inputs in samples)
+        self._engine.expect(call, (_fed(call, values) for values in given))
+
+    def mean_ms(self, measured_ms: float, /) -> float | None:
+        return self._engine.mean_ms(measured_ms)
 
     def arrays(self, answer: Any) -> runner.Arrays:
         return answer
@@ -80,6 +113,7 @@ class OnnxProgram:
 
         values = self._constants(method) | dict(zip(method["inputs"], inputs, strict=True))
         self._log.begin()
+        self._engine.begin()
         for call in method["calls"]:
             if "model" in call:
                 self._run_delegate(method, call, values)
@@ -103,10 +137,9 @@ class OnnxProgram:
         }
 
     def _run_delegate(self, method: Any, call: Any, values: dict[str, Any]) -> None:
-        session = self._session(call)
-        fed = {side["name"]: _as(values[side["value"]], side["dtype"], side["shape"]) for side in call["inputs"]}
+        fed = _fed(call, values)
         start = time.monotonic_ns()
-        computed = session.run(None, fed)
+        computed = self._engine.run(call, fed)
         self._log.call("DELEGATE_CALL", call["instruction"], start, time.monotonic_ns())
         for side, array in zip(call["outputs"], computed, strict=True):
             if side["value"] is not None:
@@ -156,39 +189,10 @@ class OnnxProgram:
         self._requests[key] = {"method": method["name"], "call": number, "key": key, "reads": read}
         return None
 
-    def _session(self, call: Any) -> Any:
-        """Return the session of a delegate. It is created once."""
-        if call["model"] not in self._sessions:
-            import onnxruntime
 
-            settings = {"backend_path": _registered(), "htp_performance_mode": self._mode}
-            devices = _devices()
-            if not devices:
-                sys.exit(runner.fail("onnxruntime-qnn finds no HTP on this machine"))
-            settings |= {"soc_model": call["soc_model"], "htp_arch": call["arch"]}
-            options = onnxruntime.SessionOptions()
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-            options.add_provider_for_devices(devices[:1], settings)
-            path = self._folder / call["model"]
-            self._sessions[call["model"]] = onnxruntime.InferenceSession(str(path), sess_options=options)
-        return self._sessions[call["model"]]
-
-
-def _registered() -> str:
-    """Register QNN's execution provider, unless it is registered. Return the path of QNN's library for the HTP."""
-    import onnxruntime
-    import onnxruntime_qnn
-
-    if not _devices():
-        onnxruntime.register_execution_provider_library(_PROVIDER, onnxruntime_qnn.get_library_path())
-    return onnxruntime_qnn.get_qnn_htp_path()
-
-
-def _devices() -> list[Any]:
-    """Return the devices of QNN's execution provider."""
-    import onnxruntime
-
-    return [device for device in onnxruntime.get_ep_devices() if device.ep_name == _PROVIDER]
+def _fed(call: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the inputs of a delegate by their names."""
+    return {side["name"]: _as(values[side["value"]], side["dtype"], side["shape"]) for side in call["inputs"]}
 
 
 def _bytes_of(file: Path) -> Any:
@@ -208,7 +212,7 @@ def main() -> int:
     """Run the program of the command line; see `qnnsweep.tasks.toolchain.runner`. `KERNELS`: see `waiting.py`."""
     if sys.argv[1:2] == [waiting.KERNELS]:
         return kernels.main(*map(Path, sys.argv[2:]))
-    return runner.main(OnnxProgram)
+    return runner.main(DividedProgram)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ _COUNT = re.compile(r"(?P<node>.+?)(?P<operator>[: ]OpId_\d+)? \((?P<unit>\w+)\)
 class Qnn(Backend):
     needs_soc = True
     socs = CHIPSETS
-    runners = (RunnerKind.python, RunnerKind.native, RunnerKind.onnxruntime)
+    runners = (RunnerKind.python, RunnerKind.native, RunnerKind.onnxruntime, RunnerKind.aihub)
     simulating_runners = (RunnerKind.python, RunnerKind.onnxruntime)
     prepared_toolchains = True
     overrides = True
