@@ -81,7 +81,9 @@ def test_a_run_on_a_hosted_device_has_the_tables_of_the_simulator(
 
 @pytest.mark.slow
 @pytest.mark.toolchain
-@pytest.mark.parametrize(("damage", "differ"), [("", []), ("code", ["add", "linear"])])
+@pytest.mark.parametrize(
+    ("damage", "differ"), [("code", ["add", "linear"]), pytest.param("", [], marks=pytest.mark.night)]
+)
 def test_a_hosted_device_is_proved_by_a_few_operators(
     served_program: Program, hub: LocalHub, tmp_path: Path, damage: str, differ: list[str]
 ) -> None:

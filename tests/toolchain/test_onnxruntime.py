@@ -115,7 +115,11 @@ def test_a_model_with_states_runs_its_loop_on_a_board(board: DeviceConfig, resou
 
 @pytest.fixture(scope="module")
 def divided(resources: Resources) -> tuple[Request, LoweredProgram]:
-    """A program in two subgraphs, with an operator on the CPU between them."""
+    return divided_program(resources)
+
+
+def divided_program(resources: Resources) -> tuple[Request, LoweredProgram]:
+    """Return a program in two subgraphs, with an operator on the CPU between them."""
     ask = load(["model=digits_cnn", "scheme=16a8w", "soc=SM8650", "measure.operator_samples=2"]).cells[0].request
     inputs = [InputConfig(name="x", shape=[1, 8, 8])]
     tools: Any = {"store": resources.store, "workers": resources.workers}

@@ -192,6 +192,7 @@ def test_the_page_has_the_answer_and_the_commands_that_reproduce_both_sides(
     assert (cell["verb"], cell["outcome"], cell["outputs_sha256"]) == ("run", "out_of_tolerance", bad["outputs_sha256"])
 
 
+@pytest.mark.night
 def test_a_regression_of_a_pass_together_with_a_scheme_option_names_both(bisecting: Bisecting) -> None:
     commits = bisecting.commits
     ran = bisecting.run(

@@ -14,8 +14,10 @@ from qnnsweep.conf.devices import AiHubConfig, DeviceConfig, RunnerKind
 from qnnsweep.tasks.devices.farm import Farm
 from qnnsweep.tasks.devices.triage import of_runner
 from qnnsweep.tasks.errors import DeviceError, RunnerFailed
+from tests.devices.bare_python import bare_python
 from tests.hosted.local_hub import MEAN_US, PYTHON, LocalHub, local_hub, messages
-from tests.toolchain.test_onnxruntime import contents, unlike
+from tests.toolchain.test_onnxruntime import captured, contents, divided_program, here, unlike
+from tests.toolchain.test_state import MICRO, lowered_of, request_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,3 +201,41 @@ def test_a_client_without_an_account_says_what_to_do(
         file.write_text(content)
     with pytest.raises(DeviceError, match=said):
         measured(request_8a8w, lowered, device, resources)
+
+
+@pytest.mark.night
+def test_an_operator_on_the_cpu_between_two_delegates_is_computed_by_this_machine(
+    hub: LocalHub, resources: Resources
+) -> None:
+    ask, lowered = divided_program(resources)
+    board = here(bare_python(hub.folder / "python"))  # with ONNX Runtime: this machine computes the operator for it too
+    first = contents(captured(ask, lowered, board, resources), resources)
+    second = measured(ask, lowered, phone(hub), resources)
+    assert unlike(first, contents(second, resources)) == {}
+    (shipping, debug), samples = second.results, len(lowered.methods[0].exported.sample_names)
+    assert (shipping.command.host_rounds, debug.command.host_rounds) == (1, 1)
+    # One job for the first delegate in all samples; one per sample for the second one, whose inputs the host computes.
+    assert len(shipping.command.jobs) == samples
+    assert hub.asked["job"] == 1 + samples + 1 + debug.launch.samples
+
+
+@pytest.mark.night
+def test_each_step_of_a_model_with_states_is_a_job(hub: LocalHub, resources: Resources) -> None:
+    ask = request_of(MICRO, "16a8w")
+    lowered = lowered_of(ask, resources)
+    first = captured(ask, lowered, ask.device, resources)
+    second = measured(ask, lowered, phone(hub, deadline_s=600.0), resources)
+    assert unlike(contents(first, resources), contents(second, resources)) == {}
+    shipping = second.results[0]
+    assert len(shipping.command.jobs) == shipping.launch.samples
+
+
+@pytest.mark.night
+def test_all_26_failures_end_as_their_class_says(
+    request_8a8w: Request, lowered: LoweredProgram, hub: LocalHub, resources: Resources
+) -> None:
+    for name in failure_types():
+        hub.failures = [name, name]
+        error: type[Exception] = RunnerFailed if name in PROGRAMS else DeviceError
+        with pytest.raises(error, match=f"the job failed with {name}: it was planned"):
+            measured(request_8a8w, lowered, phone(hub), resources)
