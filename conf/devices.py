@@ -111,7 +111,7 @@ class DeviceConfig:
     runner: RunnerKind = RunnerKind.python
     work_folder: str | None = None
     """The folder on the device for blobs and launches. For a local device, null is `artifacts/devices/local`,
-    and with runner=aihub `artifacts/devices/aihub`."""
+    and with runner=aihub a folder of the hosted device in `artifacts/devices`."""
     lock_folder: str | None = None
     """The folder on the device for its lock. null: the same folder for all work folders of a phone or a board
     (/data/local/tmp, /run/lock or /tmp), and the work folder of a local device. Name one only for a host that shall run

@@ -4,7 +4,7 @@ from qnnsweep.conf.backends import Rule, planned_backend
 from qnnsweep.conf.devices import PROBE, DeviceConfig, RunnerKind, TransportKind
 from qnnsweep.conf.errors import printable
 from qnnsweep.conf.overrides import computed_in
-from qnnsweep.conf.schema import Request, SocConfig
+from qnnsweep.conf.schema import PerformanceMode, Request, SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 
 
@@ -24,8 +24,11 @@ def impossible_reason(request: Request) -> str | None:
         return reason
     if request.model.states is not None and all(device.runner is RunnerKind.native for device in request.devices):
         return "ExecuTorch's native runner has no loop for a model with states; use a device with runner=python"
+    is_hosted = all(device.runner is RunnerKind.aihub for device in request.devices)
+    if request.measure.performance_mode is not PerformanceMode.default and is_hosted:
+        return "AI Hub chooses the performance mode of its devices; set measure.performance_mode=default"
     if request.measure.profile_level and all(device.runner.divides for device in request.devices):
-        logs = "AI Hub" if request.devices[0].runner is RunnerKind.aihub else "ONNX Runtime"
+        logs = "AI Hub" if is_hosted else "ONNX Runtime"
         return f"{logs} logs no times of operators; set measure.profile_level=0, or use runner=python"
     rules = [rule for rule in backend.rules if not (request.try_impossible and rule.of_compiler)]
     reason = next((rule.reason for rule in rules if _excludes(rule, request.soc, request.scheme)), None)
@@ -82,6 +85,8 @@ def can_run_on(device: DeviceConfig, request: Request) -> bool:
     if request.model.states is not None and device.runner is RunnerKind.native:
         return False
     if request.measure.profile_level and device.runner.divides:
+        return False
+    if request.measure.performance_mode is not PerformanceMode.default and device.runner is RunnerKind.aihub:
         return False
     return fits and device.runner in backend.runners
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -54,22 +55,30 @@ _HOSTED = """
 import json, platform, sys
 from importlib import metadata
 answer = {"python": platform.python_version(), "version": None, "found": None, "problem": None}
+token = None
 try:
     metadata.version("flatbuffers")
     answer["version"] = metadata.version("qai-hub")
     import qai_hub
     client = qai_hub.Client()
     client.set_verbose(False)
+    token = [word for word in client.config.api_token.split() if len(word) > 3]
     found = client.get_devices(name=sys.argv[1], os=sys.argv[2])
     answer["found"] = [[device.name, device.os] for device in found]
 except metadata.PackageNotFoundError:
     pass
 except Exception as error:
-    answer["problem"] = " ".join(f"{type(error).__name__}: {error}".split())
+    # Before the token is known, the text of another module's error can quote the file that has it.
+    is_safe = token is not None or type(error).__module__.startswith("qai_hub")
+    text = str(error) if is_safe else "the client's configuration cannot be read"
+    for word in token or ():
+        text = text.replace(word, "...")
+    answer["problem"] = f"{type(error).__name__}: {text}"
 print(json.dumps(answer))
 """
 _SERVICE_S = 90.0
-"""The client tries again for 30 s if the service does not answer."""
+_BOXES = re.compile("[\u2500-\u257f|]")
+"""What the client draws around its texts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,7 +217,7 @@ def _hosted(config: DeviceConfig, device: Device, status: Mapping[str, Any]) -> 
     if package is None:
         problem = f"{device.python} lacks packages: run `{device.python} -m pip install qai-hub flatbuffers`"
     elif problem is not None:
-        problem = f"AI Hub: {problem}"
+        problem = f"AI Hub: {' '.join(_BOXES.sub(' ', str(problem)).split())}"
     elif not found:
         problem = f"AI Hub has no device {name} {version_of_os}".rstrip() + ": correct device.aihub.device"
     build = ", ".join(sorted({str(version) for _, version in found or ()})) or None

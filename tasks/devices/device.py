@@ -1,5 +1,6 @@
 """A device that one lease holds. A device's configuration selects its transport."""
 
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ from qnnsweep.tasks.records import Command
 from qnnsweep.tasks.storage.atomic import temporary_name
 
 LEASES, BLOBS = "leases", "blobs"
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
+_CLIENT_VARIABLES = ("QAIHUB_CLIENT_INI", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", *_PROXIES)
 
 
 def transport_of(kind: TransportKind) -> type[Transport]:
@@ -83,6 +86,12 @@ def _python(config: DeviceConfig) -> str:
     return str(Path(python).expanduser()) if config.runner is RunnerKind.aihub else python
 
 
+def _of_client(config: DeviceConfig) -> dict[str, str]:
+    """Return the variables of this process that tell the client of Qualcomm AI Hub how to reach it."""
+    is_hosted = config.runner is RunnerKind.aihub
+    return {name: os.environ[name] for name in _CLIENT_VARIABLES if is_hosted and name in os.environ}
+
+
 def open_device(
     config: DeviceConfig,
     *,
@@ -109,5 +118,5 @@ def open_device(
         lease_folder=f"{work_folder}/{LEASES}/{temporary_name()}",
         python=_python(config),
         native=native,
-        environment=dict(host_environment) | config.environment,
+        environment=_of_client(config) | dict(host_environment) | config.environment,
     )

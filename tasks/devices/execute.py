@@ -3,6 +3,7 @@
 Each launch has its own process, so a crash affects only one launch.
 """
 
+import itertools
 import json
 import signal
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from qnnsweep.tasks.devices.runner_cli import (
     runner_arguments,
 )
 from qnnsweep.tasks.devices.transport import CommandResult, RunRequest, require_success
-from qnnsweep.tasks.devices.triage import missing_operators, of_runner
+from qnnsweep.tasks.devices.triage import hosted_problem, missing_operators, of_runner
 from qnnsweep.tasks.errors import DeadlinePassed, DeviceError, MachineFault, QnnsweepError, RunnerFailed, shortage_in
 from qnnsweep.tasks.process_tree import ENDED_BY_OTHERS
 from qnnsweep.tasks.records import Blob, Command, Deployment, Execution, Launch, LaunchResult, hosted
@@ -59,17 +60,20 @@ def _launch(
     deadline_s = device.config.deadline_s
     request = RunRequest(argv, deadline_s=deadline_s, folder=folder, environment=environment)
     try:
-        result, rounds = _run(deployment, launch, request, device, store)
+        *waited, result = _run(deployment, launch, request, device, store)
     except DeadlinePassed as late:
-        if not _is_responsive(device):
-            raise
+        if device.config.runner is RunnerKind.aihub or not _is_responsive(device):
+            raise  # that this machine answers says nothing about a hosted device
         # The device is responsive, so the program itself did not end.
         command = device.ended(argv, -signal.SIGKILL, deadline_s)
         message = f"the {launch.title} did not end within {deadline_s:g} s on {device.name}"
         return _failed(launch, message, folder, command, store.put_bytes(late.output))
     printed = result.stdout.decode(errors="replace")
-    jobs = job_urls(printed) if device.config.runner is RunnerKind.aihub else ()
-    command = replace(device.ended(argv, result.exit_code, result.seconds, host_rounds=rounds), jobs=jobs)
+    is_hosted = device.config.runner is RunnerKind.aihub
+    urls = (job_urls(one.stdout.decode(errors="replace")) for one in (*waited, result)) if is_hosted else ()
+    seconds = sum(one.seconds for one in (*waited, result))
+    command = device.ended(argv, result.exit_code, seconds, host_rounds=len(waited))
+    command = replace(command, jobs=tuple(dict.fromkeys(itertools.chain(*urls))))
     errors = result.stderr.decode(errors="replace")
     log = store.put_bytes(result.stdout + b"\n" + result.stderr)
     if result.exit_code != 0:
@@ -78,6 +82,8 @@ def _launch(
         names = {member.value: member.name for member in signal.Signals}
         ending = f"exit code {code}" if code >= 0 else names.get(-code, f"signal {-code}")
         failure = f"the {launch.title} ended with {ending} on {device.name}\n{end}"
+        if (said := hosted_problem(errors)) is not None:
+            printed = errors = said
         if (known := of_runner(printed, errors)) is not None:
             raise DeviceError(f"{known.name}: {known.remedy}; {failure}")
         fault = _machine_fault(launch, result, f"{printed}\n{errors}", device)
@@ -95,6 +101,8 @@ def _launch(
             )
         return _failed(launch, failure, folder, command, log, missing)
     latencies = latencies_ms(printed)
+    if is_hosted and len(latencies) != launch.samples:
+        latencies = ()  # the service has not measured all
     if (latencies or result.dropped_bytes) and len(latencies) != launch.samples:
         dropped = f"; {result.dropped_bytes} bytes of its output were dropped" if result.dropped_bytes else ""
         message = f"the {launch.title} printed {len(latencies)} latencies for {launch.samples} samples{dropped}"
@@ -119,21 +127,20 @@ def _machine_fault(launch: Launch, result: CommandResult, printed: str, device: 
 
 def _run(
     deployment: Deployment, launch: Launch, request: RunRequest, device: Device, store: Store
-) -> tuple[CommandResult, int]:
+) -> list[CommandResult]:
     """Start the runner, and start it again whenever the host has computed what it waited for.
 
-    Return the result of the last start with the seconds of all, and how often the runner waited.
+    Return the results of all starts: after each but the last, the runner waited.
     """
-    result, rounds = device.transport.run(request), 0
-    if not device.config.runner.divides or result.exit_code != WAITING:
-        return result, rounds
+    results = [device.transport.run(request)]
+    if not device.config.runner.divides or results[-1].exit_code != WAITING:
+        return results
     assert request.folder is not None, "the folder of the launch"
-    methods, seconds = methods_of(launch.program, store), result.seconds
-    while rounds < most_rounds(methods) and result.exit_code == WAITING:
-        answer(launch, methods, rounds, deployment.bundle.runner, request.folder, device=device, store=store)
-        result = device.transport.run(request)
-        seconds, rounds = seconds + result.seconds, rounds + 1
-    return replace(result, seconds=seconds), rounds
+    methods = methods_of(launch.program, store)
+    while len(results) <= most_rounds(methods) and results[-1].exit_code == WAITING:
+        answer(launch, methods, len(results) - 1, deployment.bundle.runner, request.folder, device=device, store=store)
+        results.append(device.transport.run(request))
+    return results
 
 
 def _failed(

@@ -23,6 +23,7 @@ from qnnsweep.tasks.devices.output import ProcessOutput
 from qnnsweep.tasks.devices.transport import CommandResult, Fence, RunRequest, lease_lost, past_deadline
 from qnnsweep.tasks.devices.triage import of_channel
 from qnnsweep.tasks.errors import DeviceError, EnvironmentUnusable
+from qnnsweep.tasks.storage.digest import digest
 
 _EXTRA_S = 15
 """The number of seconds from this process's deadline to the supervisor's, which is needed if this process hangs."""
@@ -40,7 +41,9 @@ It returns a function that kills the supervisor, unless it has ended. The kernel
 
 def local_folder(config: DeviceConfig, folder: Path) -> str:
     """Return the work folder of a device that this machine is, or asks for jobs. `folder`: that of the farm."""
-    return config.work_folder or str(folder / ("aihub" if config.runner is RunnerKind.aihub else "local"))
+    is_hosted = config.runner is RunnerKind.aihub
+    name = f"aihub-{digest([config.aihub.device, config.aihub.os])[:16]}" if is_hosted else "local"
+    return config.work_folder or str(folder / name)
 
 
 @dataclass(slots=True)

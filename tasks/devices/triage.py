@@ -149,13 +149,28 @@ RUNNER: tuple[Signature, ...] = (
         evidence="the text of qnnsweep's runner",
     ),
     Signature(
+        name="aihub_client",
+        pattern=_aihub(hosted.NO_CLIENT),
+        remedy="make the environment of device.python anew: run `pip install qai-hub flatbuffers` there",
+        evidence="the text of qnnsweep's runner",
+    ),
+    Signature(
         name="aihub_unusable",
-        pattern=_aihub(f"{hosted.NO_ANSWER}|{hosted.NO_END}|{hosted.WRONG_ANSWER}"),
+        pattern=_aihub(f"{hosted.NO_ANSWER}|{hosted.NO_END}"),
         remedy="`qnnsweep devices device=NAME` says whether Qualcomm AI Hub can be used",
         evidence="the text of qnnsweep's runner",
     ),
 )
 """Messages about the device in the output of a runner that failed."""
+
+
+def hosted_problem(printed: str) -> str | None:
+    """Return the begin of the line in which the runner for Qualcomm AI Hub says why it has no results.
+
+    It is all that decides whose fault that is. What follows are words of the service.
+    """
+    found = re.search(_aihub(rf"(?:{hosted.JOB_FAILED} \w+:|[^:\n]*)"), printed)
+    return found and found[0]
 
 
 def of_channel(text: str) -> DeviceProblem | None:

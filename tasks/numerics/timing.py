@@ -57,7 +57,8 @@ def event_times(
     Events are distinguished by block, name and instruction. `without`: runs to leave out, for example warm-ups.
     An event that the delegate itself counts has the unit that `delegate_event` reads from the event's name. Any other
     event inside a delegate was timed by the runtime's `clock` if it lies within the delegate's call. If it does not,
-    its unit is `ticks` of an unknown length.
+    its unit is `ticks` of an unknown length. An event of the runtime whose times are both 0 was not timed, and has no
+    entry.
     """
     timed = [event for event in events if event.run not in without]
     calls = {_instruction_run(event): (event.start, event.end) for event in timed if event.name == "DELEGATE_CALL"}
@@ -125,7 +126,7 @@ def _instruction_run(event: TimedEvent) -> tuple[int, int, int]:
 def _timed(
     event: TimedEvent, call: tuple[int, int] | None, clock: Clock, delegate_event: DelegateEvent
 ) -> tuple[str, str | None, EventKind, str, float] | None:
-    """Return the event's name, its node, its kind, its unit and its amount; None if the event has no name."""
+    """Return the event's name, its node, its kind, its unit and its amount; None without a name or a time."""
     identifier, ticks = event.delegate_identifier, float(event.end - event.start)
     if identifier is not None:
         if (count := delegate_event(identifier)) is not None:
@@ -134,7 +135,7 @@ def _timed(
         if call is not None and call[0] <= event.start <= event.end <= call[1]:
             return identifier, identifier, "operator", clock.unit, ticks / clock.ticks
         return identifier, identifier, "operator", "ticks", ticks
-    if event.name is None:
+    if event.name is None or event.start == event.end == 0:
         return None
     if event.chain_index < 0:
         return event.name, None, "program", clock.unit, ticks / clock.ticks

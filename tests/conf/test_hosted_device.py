@@ -33,6 +33,15 @@ def test_a_wrong_hosted_device_is_refused_in_one_line(words: str, line: str) -> 
     assert str(caught.value).startswith(line)
 
 
-def test_times_of_operators_are_refused_before_any_work() -> None:
-    (cell,) = load([*CELL, "measure.profile_level=2"]).cells
-    assert cell.impossible == "AI Hub logs no times of operators; set measure.profile_level=0, or use runner=python"
+IMPOSSIBLE = {
+    "measure.profile_level=2": "AI Hub logs no times of operators; set measure.profile_level=0, or use runner=python",
+    "measure.performance_mode=burst": (
+        "AI Hub chooses the performance mode of its devices; set measure.performance_mode=default"
+    ),
+}
+
+
+@pytest.mark.parametrize(("word", "reason"), IMPOSSIBLE.items(), ids=lambda _: "")
+def test_what_a_hosted_device_cannot_do_is_said_before_any_work(word: str, reason: str) -> None:
+    (cell,) = load([*CELL, word]).cells
+    assert cell.impossible == reason

@@ -21,11 +21,12 @@ MESSAGES = {
     "library_missing": "error while loading shared libraries: libQnnHtp.so: cannot open shared object file",
     "package_missing": "ModuleNotFoundError: No module named 'onnxruntime_qnn'",
     "no_execution_provider": "E executorch:qnnsweep_runner.py] onnxruntime-qnn finds no HTP on this machine",
-    "aihub_failed": "E executorch:qnnsweep_runner.py] AI Hub: the job failed with CLOUD_THROTTLED: slow down; URL",
-    "aihub_release": "E executorch:qnnsweep_runner.py] AI Hub: the job failed with QNN_VERSION_MISMATCH: 2.45; URL",
-    "aihub_request": "E executorch:qnnsweep_runner.py] AI Hub: the job failed with INVALID_ARGUMENT: --qnn; URL",
-    "aihub_memory": "E executorch:qnnsweep_runner.py] AI Hub: the job failed with RUNTIME_DEVICE_OOM: killed; URL",
+    "aihub_failed": "E executorch:qnnsweep_runner.py] AI Hub: the job failed with CLOUD_THROTTLED: URL: slow down",
+    "aihub_release": "E executorch:qnnsweep_runner.py] AI Hub: the job failed with QNN_VERSION_MISMATCH: URL: 2.45",
+    "aihub_request": "E executorch:qnnsweep_runner.py] AI Hub: the job failed with INVALID_ARGUMENT: URL: --qnn",
+    "aihub_memory": "E executorch:qnnsweep_runner.py] AI Hub: the job failed with RUNTIME_DEVICE_OOM: URL: killed",
     "aihub_account": "E executorch:qnnsweep_runner.py] AI Hub: the token is refused: UserError: bad token",
+    "aihub_client": "E executorch:qnnsweep_runner.py] AI Hub: the client cannot be imported: ModuleNotFoundError: x",
     "aihub_unusable": "E executorch:qnnsweep_runner.py] AI Hub: the service cannot be used: InternalError: Timeout",
 }
 

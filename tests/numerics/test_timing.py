@@ -91,6 +91,14 @@ def test_events_without_a_name_and_excluded_runs_are_left_out() -> None:
     assert (times.kind, times.runs) == ("kernel", (1, 3))
 
 
+def test_an_event_of_the_runtime_that_was_not_timed_is_left_out() -> None:
+    events = [
+        Event(name="DELEGATE_CALL", start=0, end=0),
+        Event(name="Method::execute", chain_index=-1, start=0, end=0),
+    ]
+    assert event_times(events) == ()
+
+
 def test_an_event_of_qnn_keeps_the_unit_in_its_name() -> None:
     events = [event for event in log("digits_qnn_profile.etdump") if event.kind in ("operator", "accelerator")]
     assert [(event.name, event.node, event.kind, event.unit, event.raw[1]) for event in events] == [

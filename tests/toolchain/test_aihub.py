@@ -92,11 +92,18 @@ def test_all_26_types_of_failures_have_a_class() -> None:
     types = failure_types()
     assert len(types) == 26
     for name in types:
-        line = f"E executorch:qnnsweep_runner.py] AI Hub: the job failed with {name}: why; https://hub/jobs/j1/"
+        line = f"E executorch:qnnsweep_runner.py] AI Hub: the job failed with {name}: https://hub/jobs/j1/: why"
         found = of_runner("", line)
         assert (found and found.name) == (None if name in PROGRAMS else REMEDIES.get(name, "aihub_failed")), name
-    quoted = "E executorch:qnnsweep_runner.py] AI Hub: the job failed with RUNTIME_CRASH: AI Hub: the job failed with "
-    assert of_runner("", f"{quoted}UNKNOWN: why; https://hub/jobs/j1/") is None
+
+
+@pytest.mark.parametrize("reason", ["std::bad_alloc", "SSR detected", "x\nE executorch:qnnsweep_runner.py] AI Hub: no"])
+def test_the_type_of_a_failure_alone_decides_whose_fault_it_is(
+    reason: str, request_8a8w: Request, lowered: LoweredProgram, hub: LocalHub, resources: Resources
+) -> None:
+    hub.failures, hub.reason = ["RUNTIME_CRASH"], reason
+    with pytest.raises(RunnerFailed, match="the job failed with RUNTIME_CRASH"):
+        measured(request_8a8w, lowered, phone(hub), resources)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +150,7 @@ def test_what_the_service_has_is_not_sent_again_unless_it_is_expired_or_deleted(
         ({"failures": ["UNKNOWN", 31337]}, "aihub_failed: Qualcomm AI Hub failed, not the program: run again later"),
         ({"lost": 2}, "it has lost"),
         ({"endless": True}, r"no end of http://127\.0\.0\.1:\d+/jobs/j1/ after 5\.4 s; raise device\.deadline_s"),
-        ({"damage": "renamed"}, "the results are not those of the program: no output"),
-        ({"damage": "other type"}, r"the results are not those of the program: \d+ of \d+ .* \[\('float64'"),
+        ({"refused": 10**6}, "ran past its deadline of 6 s"),
     ],
 )
 def test_what_the_service_does_wrong_is_a_fault_of_the_device(
@@ -153,19 +159,28 @@ def test_what_the_service_does_wrong_is_a_fault_of_the_device(
 ) -> None:  # fmt: skip
     for name, value in plan.items():
         setattr(hub, name, value)
-    device = phone(hub, deadline_s=6.0 if hub.endless else 120.0)
+    device = phone(hub, deadline_s=6.0 if hub.endless or hub.refused else 120.0)
     with pytest.raises(DeviceError, match=said):
         measured(request_8a8w, lowered, device, resources)
+
+
+@pytest.mark.parametrize(("damage", "said"), [("renamed", "no output"), ("other type", r"\d+ of \d+ .* \[\('float64'")])
+def test_results_of_another_form_end_the_cell_and_the_device_stays_in_use(
+    damage: str, said: str, request_8a8w: Request, lowered: LoweredProgram, hub: LocalHub, resources: Resources
+) -> None:
+    hub.damage = damage
+    with pytest.raises(RunnerFailed, match=f"the results are not those of the program: {said}"):
+        measured(request_8a8w, lowered, phone(hub), resources)
 
 
 def test_a_program_that_crashes_the_hosted_device_has_failed_and_the_message_has_the_url_of_the_job(
     request_8a8w: Request, lowered: LoweredProgram, hub: LocalHub, resources: Resources
 ) -> None:
-    hub.failures, hub.reason = ["RUNTIME_CRASH"], "it\nwas\nplanned"
+    hub.failures, hub.reason = ["RUNTIME_CRASH"], "it\nwas\nplanned" + 3000 * "!"
     with pytest.raises(RunnerFailed) as raised:
         measured(request_8a8w, lowered, phone(hub), resources)
     url = f"{hub.url}/jobs/j1/"
-    assert f"AI Hub: the job failed with RUNTIME_CRASH: it was planned; {url}" in str(raised.value)
+    assert f"AI Hub: the job failed with RUNTIME_CRASH: {url}: it was planned!" in str(raised.value)
     assert raised.value.command.jobs == (url,)
 
 
@@ -177,9 +192,20 @@ def test_the_token_is_in_no_message_and_in_no_file_but_the_clients(
     with pytest.raises(DeviceError, match="the token is refused") as raised:
         measured(request_8a8w, lowered, device, resources)
     assert "secret-token" not in str(raised.value)
+    for torn in ("api_token = a-secret-token\n", "[api]\napi_token a-secret-token\n", "[api]\na\n secret-token"):
+        (hub.folder / "client.ini").write_text(torn)
+        with pytest.raises(DeviceError, match="the client has no configuration") as raised:
+            measured(request_8a8w, lowered, device, resources)
+        assert "secret-token" not in str(raised.value)
+    text = f"[api]\napi_token = a\n secret-token\napi_url = {hub.url}\nweb_url = {hub.url}\n"
+    (hub.folder / "client.ini").write_text(text)  # a token of two lines, which no header can have
+    with pytest.raises(DeviceError, match="the service cannot be used") as raised:
+        measured(request_8a8w, lowered, device, resources)
+    assert "secret-token" not in str(raised.value)
     hub.configure()
     measured(request_8a8w, lowered, device, resources)
-    files = [file for file in hub.folder.rglob("*") if file.is_file() and file.suffix != ".ini"]
+    folders = (hub.folder, resources.store.root)
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file() and file.suffix != ".ini"]
     assert files
     assert [file for file in files if b"secret-token" in file.read_bytes()] == []
 
@@ -215,7 +241,7 @@ def test_an_operator_on_the_cpu_between_two_delegates_is_computed_by_this_machin
     (shipping, debug), samples = second.results, len(lowered.methods[0].exported.sample_names)
     assert (shipping.command.host_rounds, debug.command.host_rounds) == (1, 1)
     # One job for the first delegate in all samples; one per sample for the second one, whose inputs the host computes.
-    assert len(shipping.command.jobs) == samples
+    assert len(shipping.command.jobs) == 1 + samples
     assert hub.asked["job"] == 1 + samples + 1 + debug.launch.samples
 
 
@@ -237,5 +263,5 @@ def test_all_26_failures_end_as_their_class_says(
     for name in failure_types():
         hub.failures = [name, name]
         error: type[Exception] = RunnerFailed if name in PROGRAMS else DeviceError
-        with pytest.raises(error, match=f"the job failed with {name}: it was planned"):
+        with pytest.raises(error, match=f"the job failed with {name}: http.*: it was planned"):
             measured(request_8a8w, lowered, phone(hub), resources)

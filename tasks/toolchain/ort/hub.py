@@ -1,18 +1,20 @@
 """The delegates of a program on a hosted device: Qualcomm AI Hub executes their context binaries in jobs.
 
 The runner is on the host for such a device, in a Python with the packages qai-hub and flatbuffers. Only the client of
-AI Hub reads the user's token, from its own configuration file. Context binaries and inputs that AI Hub has already are
-not sent again; the file `_UPLOADS` in the device's work folder has their names there. A job has the inputs of all
-inferences of a launch if they are known before the first one.
+AI Hub reads the user's token, from its own configuration file; no output has it. Context binaries and inputs that AI
+Hub has already are not sent again; the file `_UPLOADS` in the device's work folder has their names there. A job has the
+inputs of all inferences of a launch if they are known before the first one.
 """
 
 import argparse
+import errno
 import hashlib
 import importlib
 import json
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -34,7 +36,11 @@ _ATTEMPTS = 2
 _AGAIN_AFTER_S = 5.0
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.5, 10.0
 _LONGEST_REASON = 2000
-_NOT_FOUND = 404
+_NOT_FOUND, _SERVER_ERROR = 404, 500
+_SHORTAGES = (errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+_SECRETS: set[str] = set()
+"""The words of the token, which are in no output."""
+_SHORTEST_SECRET = 4
 
 
 class LostError(Exception):
@@ -44,6 +50,8 @@ class LostError(Exception):
 class Hub:
     """The delegates of one program on one hosted device."""
 
+    is_here = False
+
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._blobs = Path(arguments.model_path).parent
         self._uploads = self._blobs.parent / _UPLOADS
@@ -51,13 +59,17 @@ class Hub:
         self._ends = time.monotonic() + self._settings["wait_s"]
         self._is_timed = not arguments.dump_intermediate_outputs
         self._taken_ms: list[float | None] = []
-        with _one_reason():
+        self._sent: set[str] = set()
+        tempfile.tempdir = str(Path.cwd())  # the client's files go with the folder of the launch
+        with _one_reason(hosted.NO_CLIENT):
             self._hub, self._rest, self._records = (
                 importlib.import_module(f"qai_hub{name}") for name in ("", ".public_rest_api", ".public_api_pb2")
             )
+        with _one_reason(hosted.NO_CONFIGURATION, is_private=True):
             self._client = self._hub.Client()
             self._client.set_verbose(False)
             self._where = self._client.config.api_url
+            _SECRETS.update(word for word in self._client.config.api_token.split() if len(word) >= _SHORTEST_SECRET)
 
     def prepare(self, call: Any) -> None:
         """Nothing has to be prepared before the first inference: a job loads its program."""
@@ -95,9 +107,9 @@ class Hub:
             if side["dtype"] not in _DTYPES:
                 sys.exit(runner.fail(f"AI Hub takes no {side['dtype']}, which the input {side['name']} is"))
         entries = {side["name"]: [fed[side["name"]] for fed in samples.values()] for side in call["inputs"]}
-        with _one_reason():
+        with _one_reason(hosted.NO_ANSWER):
             found, milliseconds = self._results(call, entries)
-            outputs = [_checked(side, found, len(samples)) for side in call["outputs"]]
+        outputs = [_checked(side, found, len(samples)) for side in call["outputs"]]
         for index, key in enumerate(samples):
             kept = {f"output {position}": arrays[index] for position, arrays in enumerate(outputs)}
             times = np.array([] if milliseconds is None else [milliseconds])
@@ -116,13 +128,12 @@ class Hub:
                 if failure is None:
                     return self._downloaded(job), self._mean_ms(job)
                 name, reason = failure
-                text = f"{hosted.JOB_FAILED} {name}: {reason or 'no reason is given'}; {job.url}"
-                is_final = name in _FINAL
             except LostError:
-                text, is_final = f"{hosted.NO_ANSWER}: it has lost {job.url}", False
-            if is_final or attempt == _ATTEMPTS - 1:
-                _end(text)
-            runner.say(f"{hosted.PROBLEM} {_line(text)}; a further job is asked for")
+                name, reason = None, ""
+            if name in _FINAL or attempt == _ATTEMPTS - 1:
+                lost = f"{hosted.NO_ANSWER}: it has lost {job.url}"
+                _end(lost if name is None else f"{hosted.JOB_FAILED} {name}: {job.url}: {reason or 'no reason'}")
+            runner.say(f"The job {'is lost' if name is None else f'failed with {name}'}; a further one is asked for.")
             self._forget()
             time.sleep(_AGAIN_AFTER_S)
         raise AssertionError("the last attempt has ended")
@@ -152,7 +163,7 @@ class Hub:
         return self._uploaded(context, self._client.get_model, sent, lambda model: model.model_id)
 
     def _dataset(self, entries: dict[str, list[Any]]) -> Any:
-        """Return AI Hub's dataset of inputs. It is sent if AI Hub does not have it, or not for long enough."""
+        """Return AI Hub's dataset of inputs. It is sent if AI Hub does not have it any more."""
 
         def kept(identity: str) -> Any:
             dataset = self._client.get_dataset(identity)
@@ -170,6 +181,7 @@ class Hub:
     ) -> Any:
         """Return what AI Hub has of these contents; send them if it has nothing, or has forgotten it."""
         key = f"{self._where} {digest}"
+        self._sent.add(key)
         known = self._known().get(key)
         if known is not None:
             try:
@@ -189,8 +201,8 @@ class Hub:
         return {key: value for key, value in read.items() if isinstance(value, str)} if isinstance(read, dict) else {}
 
     def _forget(self) -> None:
-        """Forget what was sent, so that it is sent again: AI Hub may have lost it."""
-        self._write({key: value for key, value in self._known().items() if not key.startswith(f"{self._where} ")})
+        """Forget what this process has used, so that it is sent again: AI Hub may have lost it."""
+        self._write({key: value for key, value in self._known().items() if key not in self._sent})
 
     def _write(self, known: dict[str, str]) -> None:
         written = self._uploads.with_suffix(f".{os.getpid()}")
@@ -204,19 +216,29 @@ class Hub:
         """
         states, pause_s = self._records.JobState, _FIRST_POLL_S
         while True:
-            try:
-                read = self._rest.get_job(self._client.config, job.job_id)
-            except self._rest.APIException as error:
-                raise _lost_or(error) from error
-            of_job = read.inference_job
-            if of_job.job_state == states.JOB_STATE_DONE:
+            read = self._read(job)
+            if read is not None and read.inference_job.job_state == states.JOB_STATE_DONE:
                 return None
-            if of_job.job_state == states.JOB_STATE_FAILED:
-                return self._type_of(read.failure_type), of_job.failure_reason
+            if read is not None and read.inference_job.job_state == states.JOB_STATE_FAILED:
+                return self._type_of(read.failure_type), read.inference_job.failure_reason
             if time.monotonic() + pause_s > self._ends:
                 _end(f"{hosted.NO_END} {job.url} after {self._settings['wait_s']:g} s; raise device.deadline_s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
+
+    def _read(self, job: Any) -> Any:
+        """Return what AI Hub knows of a job; None if it does not answer now: the job goes on. Raises LostError."""
+        try:
+            return self._rest.get_job(self._client.config, job.job_id)
+        except self._rest.APIException as error:
+            if error.status_code == _NOT_FOUND:
+                raise LostError from error
+            if error.status_code is None or error.status_code < _SERVER_ERROR:
+                raise
+        except OSError as error:  # those of the connection are of this class
+            if is_shortage(error):
+                raise
+        return None
 
     def _type_of(self, number: int) -> str:
         """Return the name of a failure's type, or the number of a type that this client does not know."""
@@ -235,12 +257,18 @@ class Hub:
         return found
 
     def _mean_ms(self, job: Any) -> float | None:
-        """Return the mean time of an inference. The client's unit is microseconds."""
+        """Return the mean of the times that AI Hub measured, or its estimate if it lists none; None without either.
+
+        The unit of the client is microseconds. AI Hub chooses how often the program runs.
+        """
         if not self._is_timed:
             return None
-        summary = job.download_profile().get("execution_summary", {})
-        microseconds = summary.get("estimated_inference_time")
-        return microseconds / 1000.0 if microseconds else None
+        try:
+            summary = job.download_profile().get("execution_summary", {})
+        except self._hub.client.Error:
+            return None  # the results are there
+        times = summary.get("all_inference_times") or [summary.get("estimated_inference_time") or 0]
+        return sum(times) / len(times) / 1000.0 if sum(times) else None
 
 
 def _checked(side: Any, found: dict[str, list[Any]], samples: int) -> list[Any]:
@@ -256,33 +284,26 @@ def _checked(side: Any, found: dict[str, list[Any]], samples: int) -> list[Any]:
 
 
 @contextmanager
-def _one_reason() -> Iterator[None]:
-    """Exit with 1 and one line if AI Hub cannot be used. No line has the token: only the client has read it."""
+def _one_reason(meaning: str, *, is_private: bool = False) -> Iterator[None]:
+    """Exit with 1 and one line if AI Hub cannot be used: whatever the client raises is no property of the program.
+
+    A shortage of this machine is passed on. `is_private`: the text of another module's error can quote the file with
+    the token.
+    """
     try:
         yield
-    except ModuleNotFoundError:
-        raise
     except Exception as error:
-        problem = _problem(error)
-        if problem is None:
+        if is_shortage(error):
             raise
-        _end(problem)
+        is_safe = not is_private or type(error).__module__.startswith("qai_hub")
+        text = str(error) if is_safe else "its text is left out"
+        meanings = {"authenticat": hosted.REFUSED_TOKEN, "configuration file": hosted.NO_CONFIGURATION}
+        means = next((means for words, means in meanings.items() if words in text.lower()), meaning)
+        _end(f"{means}: {type(error).__name__}: {text}")
 
 
-def _problem(error: Exception) -> str | None:
-    """Return what an error of the client or of the connection means; None for an error of another kind."""
-    hub, rest = importlib.import_module("qai_hub"), importlib.import_module("qai_hub.public_rest_api")
-    wire = importlib.import_module("google.protobuf.message")
-    if not isinstance(error, (hub.client.Error, rest.APIException, wire.Error, OSError, ValueError, KeyError)):
-        return None
-    text = re.sub("[\u2500-\u257f|]", " ", str(error))  # the client draws boxes around its texts
-    means = {"failed to authenticate": hosted.REFUSED_TOKEN, "configuration file": hosted.NO_CONFIGURATION}
-    meaning = next((meaning for words, meaning in means.items() if words in text.lower()), hosted.NO_ANSWER)
-    return f"{meaning}: {type(error).__name__}: {text}"
-
-
-def _lost_or(error: Any) -> Exception:
-    return LostError() if error.status_code == _NOT_FOUND else error
+def is_shortage(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGES
 
 
 def _end(problem: str) -> NoReturn:
@@ -290,8 +311,10 @@ def _end(problem: str) -> NoReturn:
 
 
 def _line(text: str) -> str:
-    """Return a text as one line. What the service says cannot begin a line of the runner's own."""
-    return " ".join(text.split())[:_LONGEST_REASON]
+    """Return a text as one line without the token. What the service says cannot begin a line of the runner's own."""
+    for secret in _SECRETS:
+        text = text.replace(secret, "…")
+    return " ".join(re.sub("[\u2500-\u257f|]", " ", text).split())[:_LONGEST_REASON]  # the client draws boxes
 
 
 def _key(call: Any, fed: dict[str, Any]) -> str:

@@ -26,10 +26,14 @@ class FullBufferError(Exception):
 class Log:
     """The log of a program: its inferences, their times, and the tensors that were logged."""
 
-    def __init__(self, buffer: Path | None, limit: int) -> None:
-        """Begin a log. `buffer`: the file for the logged tensors, of at most `limit` bytes; None: they are not kept."""
+    def __init__(self, buffer: Path | None, limit: int, *, is_here: bool = True) -> None:
+        """Begin a log. `buffer`: the file for the logged tensors, of at most `limit` bytes; None: they are not kept.
+
+        `is_here`: whether the device of the inferences has this clock. Otherwise the times in the log are 0.
+        """
         self._buffer = None if buffer is None else buffer.open("wb")
         self._limit = limit
+        self._is_here = is_here
         self._builder = flatbuffers.Builder(1024)
         self._events: list[int] = []
         self._runs: list[int] = []
@@ -107,8 +111,9 @@ class Log:
         build.PrependUOffsetTRelativeSlot(0, text, 0)
         build.PrependInt32Slot(1, chain, 0)
         build.PrependInt32Slot(2, instruction, -1)
-        build.PrependUint64Slot(6, start, 0)
-        build.PrependUint64Slot(7, end, 0)
+        if self._is_here:
+            build.PrependUint64Slot(6, start, 0)
+            build.PrependUint64Slot(7, end, 0)
         self._event(0, build.EndObject())
 
     def _event(self, slot: int, event: int) -> None:

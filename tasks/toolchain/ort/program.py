@@ -24,6 +24,9 @@ from qnnsweep.tasks.toolchain.ort.sessions import Sessions
 class Engine(Protocol):
     """What executes the delegates of a program. The tensors keep their bytes."""
 
+    is_here: bool
+    """Whether the device that executes them has the clock of this process."""
+
     def prepare(self, call: Any) -> None:
         """Do what has to be done before the first inference of a delegate."""
         ...
@@ -56,7 +59,7 @@ class DividedProgram:
         self._engine: Engine = Hub(arguments) if hosted.SETTINGS in os.environ else Sessions(arguments)
         self._etdump = Path(arguments.etdump_path)
         buffer = Path(arguments.debug_output_path) if arguments.dump_intermediate_outputs else None
-        self._log = Log(buffer, arguments.debug_buffer_size)
+        self._log = Log(buffer, arguments.debug_buffer_size, is_here=self._engine.is_here)
         self._has_pytorch = kernels.has_pytorch() if self._has_kernels() else False
         self._is_driven = arguments.plan_path is not None
         self._requests: dict[str, Any] = {}

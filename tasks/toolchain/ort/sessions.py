@@ -19,6 +19,8 @@ _MODES = (
 class Sessions:
     """The sessions of one program."""
 
+    is_here = True
+
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._folder = Path(arguments.model_path).parent
         self._mode = _MODES[arguments.htp_performance_mode]
