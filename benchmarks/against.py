@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from qnnsweep.tasks.report.atlas_codes import differs, is_compared
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.atlas.changing_device import ChangingDevice
@@ -52,14 +54,18 @@ def main() -> int:
         table = pd.read_parquet(artifacts / "tables" / "atlas", filters=[("run_id", "==", run_id)])
         changed = device.changed(artifacts)
     executed = table[table["executed_on"].notna()]
-    differs = executed[executed["simulator_equal"] != 1.0]
-    named = set(zip(differs["case"], differs["scheme"], strict=True))
+    rows = [row.to_dict() for _, row in executed.astype(object).where(executed.notna(), None).iterrows()]
+    named, compared = ({(row["case"], row["scheme"]) for row in rows if is_so(row)} for is_so in (differs, is_compared))
+    not_compared = changed - compared  # their operators run on the CPU alone, or the simulator does not execute them
+    changed &= compared
     for case, scheme in sorted(changed ^ named):
         print(f"{case} {scheme}: {'not named' if (case, scheme) in changed else 'named, and not changed'}")
     numbers = {
         "cases": len(table),
         "executed": len(executed),
+        "compared": len(compared),
         "changed": len(changed),
+        "changed_and_not_compared": len(not_compared),
         "named": len(named & changed),
         "named_wrongly": len(named - changed),
         "seconds": round(seconds),

@@ -126,12 +126,18 @@ def _is_of(row: "Row", cell: dict[str, str]) -> bool:
 
 def _beside(result: "SweepResult", differing: Sequence["Row"]) -> list[RenderableType]:
     """Return the cases in which a device has not returned what the simulator has; nothing without another device."""
+    from qnnsweep.tasks.report.atlas_codes import is_compared
     from qnnsweep.tasks.report.format import percent, plain_table, plural
 
-    executed = sum(row["executed_on"] is not None for row in result.atlas)
+    executed, compared = (
+        sum(row["executed_on"] is not None for row in result.atlas),
+        sum(map(is_compared, result.atlas)),
+    )
     if not executed:
         return []
-    line = f"{executed - len(differing)} of {plural(executed, 'case')} equal to the simulator code by code"
+    line = f"{compared - len(differing)} of {plural(compared, 'case')} equal to the simulator code by code"
+    if executed > compared:
+        line += f"; {executed - compared} executed on the CPU alone or not by the simulator, and not compared"
     if not differing:
         return [line]
     table = plain_table("differs", "scheme", "soc", "device", "equal %", "how", right=("equal %",))

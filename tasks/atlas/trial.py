@@ -33,6 +33,7 @@ from qnnsweep.tasks.records import (
     MeasuredCase,
     OperatorCase,
 )
+from qnnsweep.tasks.records.atlas import NOT_SIMULATED
 from qnnsweep.tasks.records.options import CaseOptions
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.workers.pool import SharedZygote, WorkerPool
@@ -102,7 +103,7 @@ class Trial:
         part = replace(part, lowered=compiled, bundle=packed)
         simulated = self._call("execute", simulate_case, folder, packed, self._store)
         if isinstance(simulated, _Failure):
-            return replace(part, not_simulated=f"the simulator did not execute the case: {simulated.text}")
+            return replace(part, not_simulated=f"{NOT_SIMULATED}: {simulated.text}")
         return replace(part, simulated=simulated)
 
     def measured(self, compiled: CompiledCase, measured: MeasuredCase | None) -> tuple[CaseOutcome, Blob]:

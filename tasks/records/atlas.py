@@ -93,6 +93,10 @@ class CaseOutcome:
     """Digest of the log of the case, in the store; null if the case was skipped."""
 
 
+NOT_SIMULATED = "the simulator did not execute the case"
+"""How `simulator_why` begins if there is nothing with which a device's tensors could be compared."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseOutcomes:
     """The outcomes of cases that ran in one process, in the order of the cases."""

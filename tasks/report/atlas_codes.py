@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import TypeVar
 
+from qnnsweep.tasks.records.atlas import NOT_SIMULATED
 from qnnsweep.tasks.records.tables import Row
 from qnnsweep.tasks.report.format import NULL, decimal, percent
 
@@ -56,16 +57,22 @@ def error_size(row: Row) -> str:
 
 def differs(row: Mapping[str, object]) -> bool:
     """Return whether a device has not returned what the simulator has."""
-    return row["executed_on"] is not None and row["simulator_why"] is not None
+    why = row["simulator_why"]
+    return row["executed_on"] is not None and why is not None and not str(why).startswith(NOT_SIMULATED)
+
+
+def is_compared(row: Mapping[str, object]) -> bool:
+    """Return whether tensors of a device were compared with those of the simulator, or should have been."""
+    return row["executed_on"] is not None and (row["simulator_equal"] is not None or differs(row))
 
 
 def beside_simulator(rows: Iterable[tuple[Where, Row]]) -> Iterator[tuple[Where, int, int]]:
-    """Yield per column the number of cases that a device executed, and how many of them differ from the simulator."""
-    executed, unlike = Counter[Where](), Counter[Where]()
+    """Yield per column the number of cases that were compared with the simulator, and how many of them differ."""
+    compared, unlike = Counter[Where](), Counter[Where]()
     for where, row in rows:
-        executed[where] += row["executed_on"] is not None
+        compared[where] += is_compared(row)
         unlike[where] += differs(row)
-    yield from ((where, count, unlike[where]) for where, count in executed.items() if count)
+    yield from ((where, count, unlike[where]) for where, count in compared.items() if count)
 
 
 def simulator_size(row: Row) -> str:
