@@ -61,7 +61,7 @@ def atlas(
     from qnnsweep.conf.atlas_plan import atlas_overrides, planned
     from qnnsweep.conf.impossible import is_here
     from qnnsweep.flows.runs.regressions import regressions_table
-    from qnnsweep.tasks.report.atlas_codes import differs
+    from qnnsweep.tasks.report.atlas_codes import differs, is_compared
 
     overrides = atlas_overrides([*words.overrides, *([] if against is None else [f"device={against}"])])
     plan = planned(overrides, words.config_dirs)
@@ -85,7 +85,12 @@ def atlas(
     regressions = regressions_table(result.counts)
     differing = [row for row in result.atlas if differs(row)]
     counts = [
-        {**cell, "states": dict(states), "differing": [row["case"] for row in differing if _is_of(row, cell)]}
+        {
+            **cell,
+            "states": dict(states),
+            "compared": sum(is_compared(row) for row in result.atlas if _is_of(row, cell)),
+            "differing": [row["case"] for row in differing if _is_of(row, cell)],
+        }
         for cell, states in rows
     ]
     passed = all(row["error"] is None for row in result.cells) and not has_failed(plan, result)

@@ -55,11 +55,12 @@ _HOSTED = """
 import json, platform, sys
 from importlib import metadata
 answer = {"python": platform.python_version(), "version": None, "found": None, "problem": None}
-token = None
+token, quotes_all = None, True
 try:
     metadata.version("flatbuffers")
     answer["version"] = metadata.version("qai-hub")
     import qai_hub
+    quotes_all = False
     client = qai_hub.Client()
     client.set_verbose(False)
     token = [word for word in client.config.api_token.split() if len(word) > 3]
@@ -68,9 +69,9 @@ try:
 except metadata.PackageNotFoundError:
     pass
 except Exception as error:
-    # Before the token is known, the text of another module's error can quote the file that has it.
-    is_safe = token is not None or type(error).__module__.startswith("qai_hub")
-    text = str(error) if is_safe else "the client's configuration cannot be read"
+    # The texts of the client's libraries can quote its configuration with the token, or a proxy's URL with a password.
+    is_safe = quotes_all or type(error).__module__.partition(".")[0] in ("qai_hub", "builtins")
+    text = str(error) if is_safe else "its text is left out"
     for word in token or ():
         text = text.replace(word, "...")
     answer["problem"] = f"{type(error).__name__}: {text}"
@@ -208,7 +209,7 @@ def _hosted(config: DeviceConfig, device: Device, status: Mapping[str, Any]) -> 
     name, version_of_os = config.aihub.device or "", config.aihub.os
     argv = [device.python, "-P", "-c", _HOSTED, name, version_of_os]
     try:
-        ran = device.transport.run(RunRequest(argv, deadline_s=_SERVICE_S, environment=config.environment))
+        ran = device.transport.run(RunRequest(argv, deadline_s=_SERVICE_S, environment=device.environment))
         answer = json.loads(ran.stdout)
         python, package, found, problem = (answer[key] for key in ("python", "version", "found", "problem"))
     except (DeviceError, ValueError, TypeError, KeyError, RecursionError) as error:

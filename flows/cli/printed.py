@@ -119,6 +119,7 @@ class AtlasCell(CellNames):
     """The device of the cell, or its farm."""
     states: Mapping[str, int]
     """The number of operator cases per state."""
+    compared: int
     differing: Sequence[str]
     """The cases in which another device has not returned what the simulator of this machine has."""
 

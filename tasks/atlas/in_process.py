@@ -34,6 +34,7 @@ from qnnsweep.tasks.records import (
     LoweredProgram,
     TensorSpec,
 )
+from qnnsweep.tasks.records.atlas import LACKS_KERNEL
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import runner
@@ -116,7 +117,7 @@ def _run(launch: Launch, run: Callable[[], int]) -> None:
         raise RuntimeError(f"the {launch.title}: {last_lines(output_since(start).splitlines(), 1)}") from ended
     except RuntimeError as error:
         lacking = missing_operators(output_since(start), "")
-        what = f"ExecuTorch's runtime lacks {', '.join(lacking)}; " if lacking else ""
+        what = f"{LACKS_KERNEL} {', '.join(lacking)}; " if lacking else ""
         raise RuntimeError(f"{what}the {launch.title}: {error}") from error
 
 

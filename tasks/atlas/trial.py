@@ -33,7 +33,7 @@ from qnnsweep.tasks.records import (
     MeasuredCase,
     OperatorCase,
 )
-from qnnsweep.tasks.records.atlas import NOT_SIMULATED
+from qnnsweep.tasks.records.atlas import LACKS_KERNEL, NOT_SIMULATED
 from qnnsweep.tasks.records.options import CaseOptions
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.workers.pool import SharedZygote, WorkerPool
@@ -103,7 +103,8 @@ class Trial:
         part = replace(part, lowered=compiled, bundle=packed)
         simulated = self._call("execute", simulate_case, folder, packed, self._store)
         if isinstance(simulated, _Failure):
-            return replace(part, not_simulated=f"{NOT_SIMULATED}: {simulated.text}")
+            why = NOT_SIMULATED if LACKS_KERNEL in simulated.text else "the simulator failed"
+            return replace(part, not_simulated=f"{why}: {simulated.text}")
         return replace(part, simulated=simulated)
 
     def measured(self, compiled: CompiledCase, measured: MeasuredCase | None) -> tuple[CaseOutcome, Blob]:

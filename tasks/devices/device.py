@@ -16,7 +16,7 @@ from qnnsweep.tasks.storage.atomic import temporary_name
 
 LEASES, BLOBS = "leases", "blobs"
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
-_CLIENT_VARIABLES = ("QAIHUB_CLIENT_INI", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", *_PROXIES)
+_CLIENT_FILES = ("QAIHUB_CLIENT_INI", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 
 
 def transport_of(kind: TransportKind) -> type[Transport]:
@@ -88,8 +88,10 @@ def _python(config: DeviceConfig) -> str:
 
 def _of_client(config: DeviceConfig) -> dict[str, str]:
     """Return the variables of this process that tell the client of Qualcomm AI Hub how to reach it."""
-    is_hosted = config.runner is RunnerKind.aihub
-    return {name: os.environ[name] for name in _CLIENT_VARIABLES if is_hosted and name in os.environ}
+    if config.runner is not RunnerKind.aihub:
+        return {}
+    files = {name: str(Path(os.environ[name]).expanduser().absolute()) for name in _CLIENT_FILES if name in os.environ}
+    return files | {name: os.environ[name] for name in _PROXIES if name in os.environ}
 
 
 def open_device(

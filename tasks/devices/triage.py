@@ -46,6 +46,11 @@ def _job_failed(types: str) -> str:
     return _aihub(rf"{hosted.JOB_FAILED} (?:{types}):")
 
 
+_OF_PROGRAM = "RUNTIME_CRASH|RUNTIME_TIMEOUT|MODEL_UNKNOWN|MODEL_INVALID|QNN_TOOL_ERROR|UNSUPPORTED"
+"""The failures of a program among the types of AI Hub."""
+_OF_REQUEST = "QNN_VERSION_MISMATCH|DSP_VERSION_MISMATCH|INVALID_INPUTS|INVALID_ARGUMENT|RUNTIME_DEVICE_OOM"
+"""Those that the choice of the device, of the release or of the options causes."""
+
 RUNNER: tuple[Signature, ...] = (
     Signature(
         name="stub_mismatch",
@@ -115,13 +120,10 @@ RUNNER: tuple[Signature, ...] = (
     ),
     Signature(
         name="aihub_failed",
-        pattern=_job_failed(
-            "UNSPECIFIED|SUCCESS|UNKNOWN|[0-9]+|INTERNAL_UNKNOWN|INTERNAL_LOGIC|RUNTIME_UNKNOWN|RUNTIME_OUT_OF_DISK|"
-            "RUNTIME_FAILED_DEPENDENCY|RUNTIME_OUT_OF_MEMORY|CLOUD_API_ERROR|CLOUD_RESOURCE_MISSING|CLOUD_THROTTLED|"
-            "QDC_API_ERROR|RUNTIME_INTERNAL_SERVICE_BUSY|MODEL_CORRUPT"
-        ),
+        pattern=_job_failed(rf"(?!(?:{_OF_PROGRAM}|{_OF_REQUEST}):)\w+"),
         remedy="Qualcomm AI Hub failed, not the program: run again later",
-        evidence="the enumeration JobFailureType of qai-hub 0.56.0: failures of the service, of its cloud and workers",
+        evidence="the enumeration JobFailureType of qai-hub 0.56.0: the service, its cloud and its workers, and what a "
+        "later client has in addition",
     ),
     Signature(
         name="aihub_release",

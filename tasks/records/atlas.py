@@ -95,6 +95,8 @@ class CaseOutcome:
 
 NOT_SIMULATED = "the simulator did not execute the case"
 """How `simulator_why` begins if there is nothing with which a device's tensors could be compared."""
+LACKS_KERNEL = "ExecuTorch's runtime lacks"
+"""What the failure of a case says whose operators on the CPU the simulator of this machine cannot compute."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

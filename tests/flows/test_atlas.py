@@ -50,7 +50,7 @@ def test_an_atlas_has_a_row_per_case_a_page_and_markdown_and_repeats_from_the_ca
     ("words", "message"),
     [
         (("model=digits_cnn", "by_operator=false"), "by_operator=false: an atlas tries operators and no whole models"),
-        (("--against=pixel",), "device=pixel: no such device; one of local"),
+        (("--against=pixel",), "device=pixel: no such device; one of aihub, local"),
         (("--against=local", "device=local"), "device=local: device is given twice"),
         (("--against=local",), "--against=local: it is the simulator of this machine; name another device"),
         (("model.arguments.operators=[ad]",), "model.arguments.operators: no such operator: ad; one of abs, "),

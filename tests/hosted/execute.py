@@ -57,6 +57,8 @@ def main() -> None:
             elif index == 0 and damage == "code":
                 arrays = [array.copy() for array in arrays]
                 arrays[0].reshape(-1)[0] += 1
+            elif index == 0 and damage == "too few":
+                arrays = arrays[1:]
             for number, array in enumerate(arrays):
                 file.create_dataset(f"data/{index}/batch_{number}", data=array)
             file[f"data/{index}"].attrs.update({"order": index, "name": name, "batch_count": len(arrays)})

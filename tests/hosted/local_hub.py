@@ -62,7 +62,7 @@ class LocalHub:
     """How many of the next jobs the server forgets."""
     endless: bool = False
     damage: str = ""
-    """What happens to the first output of a job: `renamed`, `other type` or `code`."""
+    """What happens to the first output of a job: `renamed`, `other type`, `too few` or `code`."""
     asked: Counter[str] = field(default_factory=Counter[str])
     """How often each kind of request was made."""
     options: list[str] = field(default_factory=list[str])
@@ -227,7 +227,10 @@ def application(hub: LocalHub) -> Flask:
         job = hub.jobs[name].inference_job
         found = wire.InferenceJobResult(inference_job_id=name, output_dataset_id=job.admin_url)
         if job.is_profiling_on:
-            found.detail.execution_time = MEAN_US
+            times = [MEAN_US - 250, MEAN_US, MEAN_US + 250]
+            detail = wire.ProfileDetail(major_version=1, minor_version=2, execution_time=times[0])
+            detail.all_execution_times.extend(times)
+            found.detail.CopyFrom(detail)
         return _answer(wire.JobResult(inference_job_result=found))
 
     return app

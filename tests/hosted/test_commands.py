@@ -80,7 +80,7 @@ def test_a_run_on_a_hosted_device_has_the_tables_of_the_simulator(
     )
     cells = tables["cells"].set_index("device")
     assert cells["timed_on"].to_dict() == {"local": "simulator", "aihub": "device"}
-    assert cells["latency_p50_ms"]["aihub"] == 1.25
+    assert cells["latency_p50_ms"].to_dict()["aihub"] == 1.25
     jobs = tables["commands"].query("device == 'aihub'")["jobs"]
     assert [list(urls) for urls in jobs] == [[f"{hub.url}/jobs/j1/"], [f"{hub.url}/jobs/j2/"]]
 
@@ -100,4 +100,5 @@ def test_a_hosted_device_is_proved_by_a_few_operators(
     (cell,) = json.loads(ran.stdout.splitlines()[-1])["cells"]
     assert (cell["soc"], cell["scheme"]) == ("SM8650", "8a8w")
     assert sorted({name.partition("_")[0] for name in cell["differing"]}) == differ
+    assert 0 < cell["compared"] <= hub.asked["job"]
     assert hub.asked["job"] > 0

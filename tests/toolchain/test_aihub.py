@@ -95,6 +95,9 @@ def test_all_26_types_of_failures_have_a_class() -> None:
         line = f"E executorch:qnnsweep_runner.py] AI Hub: the job failed with {name}: https://hub/jobs/j1/: why"
         found = of_runner("", line)
         assert (found and found.name) == (None if name in PROGRAMS else REMEDIES.get(name, "aihub_failed")), name
+    found = of_runner("", "E executorch:qnnsweep_runner.py] AI Hub: the job failed with CLOUD_OF_TOMORROW: URL: why")
+    assert found is not None
+    assert found.name == "aihub_failed", "a type that this version does not know is none of the program"
 
 
 @pytest.mark.parametrize("reason", ["std::bad_alloc", "SSR detected", "x\nE executorch:qnnsweep_runner.py] AI Hub: no"])
@@ -149,8 +152,9 @@ def test_what_the_service_has_is_not_sent_again_unless_it_is_expired_or_deleted(
         ({"failures": ["QNN_VERSION_MISMATCH"]}, "aihub_release: AI Hub runs another QNN"),
         ({"failures": ["UNKNOWN", 31337]}, "aihub_failed: Qualcomm AI Hub failed, not the program: run again later"),
         ({"lost": 2}, "it has lost"),
-        ({"endless": True}, r"no end of http://127\.0\.0\.1:\d+/jobs/j1/ after 5\.4 s; raise device\.deadline_s"),
-        ({"refused": 10**6}, "ran past its deadline of 6 s"),
+        ({"endless": True}, r"no end of http://127\.0\.0\.1:\d+/jobs/j1/ after 18 s; raise device\.deadline_s"),
+        ({"damage": "too few"}, "it has lost"),
+        ({"refused": 10**6}, "ran past its deadline of 12 s"),
     ],
 )
 def test_what_the_service_does_wrong_is_a_fault_of_the_device(
@@ -159,12 +163,13 @@ def test_what_the_service_does_wrong_is_a_fault_of_the_device(
 ) -> None:  # fmt: skip
     for name, value in plan.items():
         setattr(hub, name, value)
-    device = phone(hub, deadline_s=6.0 if hub.endless or hub.refused else 120.0)
+    device = phone(hub, deadline_s=20.0 if hub.endless else 12.0 if hub.refused else 120.0)
     with pytest.raises(DeviceError, match=said):
         measured(request_8a8w, lowered, device, resources)
+    assert hub.asked["refused"] > 0 or not hub.refused
 
 
-@pytest.mark.parametrize(("damage", "said"), [("renamed", "no output"), ("other type", r"\d+ of \d+ .* \[\('float64'")])
+@pytest.mark.parametrize(("damage", "said"), [("renamed", "no output"), ("other type", r"\w+ is \[\('float64'")])
 def test_results_of_another_form_end_the_cell_and_the_device_stays_in_use(
     damage: str, said: str, request_8a8w: Request, lowered: LoweredProgram, hub: LocalHub, resources: Resources
 ) -> None:
@@ -229,6 +234,7 @@ def test_a_client_without_an_account_says_what_to_do(
         measured(request_8a8w, lowered, device, resources)
 
 
+@pytest.mark.slow
 @pytest.mark.night
 def test_an_operator_on_the_cpu_between_two_delegates_is_computed_by_this_machine(
     hub: LocalHub, resources: Resources
@@ -245,6 +251,7 @@ def test_an_operator_on_the_cpu_between_two_delegates_is_computed_by_this_machin
     assert hub.asked["job"] == 1 + samples + 1 + debug.launch.samples
 
 
+@pytest.mark.slow
 @pytest.mark.night
 def test_each_step_of_a_model_with_states_is_a_job(hub: LocalHub, resources: Resources) -> None:
     ask = request_of(MICRO, "16a8w")
@@ -256,6 +263,7 @@ def test_each_step_of_a_model_with_states_is_a_job(hub: LocalHub, resources: Res
     assert len(shipping.command.jobs) == shipping.launch.samples
 
 
+@pytest.mark.slow
 @pytest.mark.night
 def test_all_26_failures_end_as_their_class_says(
     request_8a8w: Request, lowered: LoweredProgram, hub: LocalHub, resources: Resources

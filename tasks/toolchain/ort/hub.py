@@ -44,7 +44,7 @@ _SHORTEST_SECRET = 4
 
 
 class LostError(Exception):
-    """AI Hub does not know a job any more, or does not have its results."""
+    """AI Hub does not know a job any more, or does not have all of its results."""
 
 
 class Hub:
@@ -61,11 +61,11 @@ class Hub:
         self._taken_ms: list[float | None] = []
         self._sent: set[str] = set()
         tempfile.tempdir = str(Path.cwd())  # the client's files go with the folder of the launch
-        with _one_reason(hosted.NO_CLIENT):
+        with _one_reason(hosted.NO_CLIENT, quotes_all=True):
             self._hub, self._rest, self._records = (
                 importlib.import_module(f"qai_hub{name}") for name in ("", ".public_rest_api", ".public_api_pb2")
             )
-        with _one_reason(hosted.NO_CONFIGURATION, is_private=True):
+        with _one_reason(hosted.NO_CONFIGURATION):
             self._client = self._hub.Client()
             self._client.set_verbose(False)
             self._where = self._client.config.api_url
@@ -109,7 +109,7 @@ class Hub:
         entries = {side["name"]: [fed[side["name"]] for fed in samples.values()] for side in call["inputs"]}
         with _one_reason(hosted.NO_ANSWER):
             found, milliseconds = self._results(call, entries)
-        outputs = [_checked(side, found, len(samples)) for side in call["outputs"]]
+        outputs = [_checked(side, found) for side in call["outputs"]]
         for index, key in enumerate(samples):
             kept = {f"output {position}": arrays[index] for position, arrays in enumerate(outputs)}
             times = np.array([] if milliseconds is None else [milliseconds])
@@ -120,13 +120,17 @@ class Hub:
 
     def _results(self, call: Any, entries: dict[str, list[Any]]) -> tuple[dict[str, list[Any]], float | None]:
         """Return the outputs of a job by their names, and its mean time of an inference in ms if it was measured."""
+        samples = len(next(iter(entries.values()), ()))
         for attempt in range(_ATTEMPTS):
             job = self._submitted(call, entries)
             runner.say(f"{hosted.JOB} {job.url}")
             try:
                 failure = self._failure_of(job)
                 if failure is None:
-                    return self._downloaded(job), self._mean_ms(job)
+                    found = self._downloaded(job)
+                    if all(len(arrays) == samples for arrays in found.values()):
+                        return found, self._mean_ms(job)
+                    raise LostError
                 name, reason = failure
             except LostError:
                 name, reason = None, ""
@@ -236,7 +240,7 @@ class Hub:
             if error.status_code is None or error.status_code < _SERVER_ERROR:
                 raise
         except OSError as error:  # those of the connection are of this class
-            if is_shortage(error):
+            if _is_shortage(error):
                 raise
         return None
 
@@ -271,38 +275,38 @@ class Hub:
         return sum(times) / len(times) / 1000.0 if sum(times) else None
 
 
-def _checked(side: Any, found: dict[str, list[Any]], samples: int) -> list[Any]:
+def _checked(side: Any, found: dict[str, list[Any]]) -> list[Any]:
     """Return the arrays of an output. Exit with 1 if they are not what the program computes."""
     arrays = found.get(side["name"])
     if arrays is None:
         _end(f"{hosted.WRONG_ANSWER}: no output {side['name']}, but {', '.join(sorted(found)) or 'nothing'}")
     expected = (side["dtype"], tuple(side["shape"]))
     shapes = {(str(array.dtype), tuple(array.shape)) for array in arrays}
-    if len(arrays) != samples or shapes != {expected}:
-        _end(f"{hosted.WRONG_ANSWER}: {len(arrays)} of {samples} {side['name']}, {sorted(shapes)} for {expected}")
+    if shapes != {expected}:
+        _end(f"{hosted.WRONG_ANSWER}: {side['name']} is {sorted(shapes)}, not {expected}")
     return arrays
 
 
 @contextmanager
-def _one_reason(meaning: str, *, is_private: bool = False) -> Iterator[None]:
+def _one_reason(meaning: str, *, quotes_all: bool = False) -> Iterator[None]:
     """Exit with 1 and one line if AI Hub cannot be used: whatever the client raises is no property of the program.
 
-    A shortage of this machine is passed on. `is_private`: the text of another module's error can quote the file with
-    the token.
+    A shortage of this machine is passed on. `quotes_all`: whether the text of every error is shown. Those of the
+    libraries that the client uses can quote its configuration with the token, or a proxy's URL with a password.
     """
     try:
         yield
     except Exception as error:
-        if is_shortage(error):
+        if _is_shortage(error):
             raise
-        is_safe = not is_private or type(error).__module__.startswith("qai_hub")
+        is_safe = quotes_all or type(error).__module__.partition(".")[0] in ("qai_hub", "builtins")
         text = str(error) if is_safe else "its text is left out"
         meanings = {"authenticat": hosted.REFUSED_TOKEN, "configuration file": hosted.NO_CONFIGURATION}
         means = next((means for words, means in meanings.items() if words in text.lower()), meaning)
         _end(f"{means}: {type(error).__name__}: {text}")
 
 
-def is_shortage(error: Exception) -> bool:
+def _is_shortage(error: Exception) -> bool:
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGES
 
 
