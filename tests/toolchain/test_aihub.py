@@ -169,7 +169,7 @@ def test_what_the_service_does_wrong_is_a_fault_of_the_device(
     assert hub.asked["refused"] > 0 or not hub.refused
 
 
-@pytest.mark.parametrize(("damage", "said"), [("renamed", "no output"), ("other type", r"\w+ is \[\('float64'")])
+@pytest.mark.parametrize(("damage", "said"), [("renamed", "no output"), ("other type", r"\S+ is \[\('float64'")])
 def test_results_of_another_form_end_the_cell_and_the_device_stays_in_use(
     damage: str, said: str, request_8a8w: Request, lowered: LoweredProgram, hub: LocalHub, resources: Resources
 ) -> None:
