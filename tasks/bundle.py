@@ -39,8 +39,8 @@ _PER_FILE_BYTES = 4096
 def bundle(lowered: LoweredProgram, measure: MeasureConfig, with_onnxruntime: bool = False, *, store: Store) -> Bundle:
     """Store all files that a device needs: the runner, the programs, one raw file per input, and the input lists.
 
-    `with_onnxruntime`: whether a device of the cell has ONNX Runtime. Raises EvidenceError if a program cannot be
-    divided into parts for it.
+    `with_onnxruntime`: whether a device of the cell executes the parts of programs, in ONNX Runtime or in jobs of
+    Qualcomm AI Hub. Raises EvidenceError if a program cannot be divided.
     """
     program, driven = store.put_file(Path(runner.__file__)), lowered.model.driven
     blobs, launches, checks = [program], list[Launch](), list[WorstCheck]()

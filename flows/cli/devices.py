@@ -213,7 +213,8 @@ def _hosted(config: DeviceConfig, device: Device, status: Mapping[str, Any]) -> 
         answer = json.loads(ran.stdout)
         python, package, found, problem = (answer[key] for key in ("python", "version", "found", "problem"))
     except (DeviceError, ValueError, TypeError, KeyError, RecursionError) as error:
-        return DeviceStatus(**status, reachable=False, problem=f"{device.python} does not ask AI Hub: {error}")
+        problem = f"{device.python} does not ask AI Hub: {error}; see docs/devices.md for how to make it"
+        return DeviceStatus(**status, reachable=False, problem=problem)
     runner = f"python {python}, qai-hub {package}"
     if package is None:
         problem = f"{device.python} lacks packages: run `{device.python} -m pip install qai-hub flatbuffers`"

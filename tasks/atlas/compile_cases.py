@@ -15,7 +15,7 @@ def compile_cases(
 ) -> CompiledCases:
     """Compile every case for other devices, and execute it in the simulator of this machine. Raises as `try_cases`.
 
-    `with_onnxruntime`: whether a device has ONNX Runtime instead of ExecuTorch's runtime.
+    `with_onnxruntime`: whether a device executes the parts of programs; see `bundle`.
     """
     done: dict[str, CompiledCase] = {}
     if tried := [case for case in cases.cases if case.skipped is None]:

@@ -88,7 +88,7 @@ class WorstCheck:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """A program as the parts that ONNX Runtime executes; see `qnnsweep.tasks.toolchain.ort.parts`."""
+    """A program as its parts, for ONNX Runtime or Qualcomm AI Hub; see `qnnsweep.tasks.toolchain.ort.parts`."""
 
     program: Blob
     description: Blob
@@ -97,7 +97,7 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OnnxRuntime:
-    """What a device with ONNX Runtime needs in place of the runner and the programs."""
+    """What a device that executes the parts of programs needs in place of the runner and the programs."""
 
     runner: Blob
     parts: tuple[Parts, ...]  # of every program

@@ -1,4 +1,4 @@
-"""The parts of a compiled program that ONNX Runtime executes, made from the bytes of the program.
+"""The parts of a compiled program that ONNX Runtime or a job of AI Hub executes, made from the bytes of the program.
 
 A part is the context binary of a delegate, and an ONNX model with one node that refers to it. The description of a
 program is a JSON object, which `program.py` reads on a device:
