@@ -31,7 +31,7 @@ from tests.sample_records import TOOLCHAIN, with_method
 pytestmark = pytest.mark.toolchain
 
 ANSWERS = (
-    "        answer = run(program, method, inputs, arguments, elapsed_ms)\n"
+    "        answer = run(program, method, read(files), arguments, elapsed_ms)\n"
     "        for index, array in enumerate(answer):\n"
 )
 
