@@ -3,7 +3,6 @@
 Each launch has its own process, so a crash affects only one launch.
 """
 
-import itertools
 import json
 import signal
 from collections.abc import Mapping, Sequence
@@ -70,10 +69,10 @@ def _launch(
         return _failed(launch, message, folder, command, store.put_bytes(late.output))
     printed = result.stdout.decode(errors="replace")
     is_hosted = device.config.runner is RunnerKind.aihub
-    urls = (job_urls(one.stdout.decode(errors="replace")) for one in (*waited, result)) if is_hosted else ()
+    of_all_starts = "\n".join(one.stdout.decode(errors="replace") for one in (*waited, result))
     seconds = sum(one.seconds for one in (*waited, result))
     command = device.ended(argv, result.exit_code, seconds, host_rounds=len(waited))
-    command = replace(command, jobs=tuple(dict.fromkeys(itertools.chain(*urls))))
+    command = replace(command, jobs=job_urls(of_all_starts) if is_hosted else ())
     errors = result.stderr.decode(errors="replace")
     log = store.put_bytes(result.stdout + b"\n" + result.stderr)
     if result.exit_code != 0:

@@ -10,7 +10,6 @@ ETDUMP = "etdump.etdp"
 DEBUG_OUTPUT = "debug_output.bin"
 OUTPUT_FOLDER = "outputs"
 _LATENCY = re.compile(r"\] [0-9]{1,12} inference took [0-9.]{1,40} ms, avg ([0-9]{1,20}(?:\.[0-9]{1,20})?) ms")
-
 _JOB = re.compile(rf"\] {hosted.JOB} (https?://[\w./:-]{{1,200}})")
 
 

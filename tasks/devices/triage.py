@@ -47,9 +47,7 @@ def _job_failed(types: str) -> str:
 
 
 _OF_PROGRAM = "RUNTIME_CRASH|RUNTIME_TIMEOUT|MODEL_UNKNOWN|MODEL_INVALID|QNN_TOOL_ERROR|UNSUPPORTED"
-"""The failures of a program among the types of AI Hub."""
-_OF_REQUEST = "QNN_VERSION_MISMATCH|DSP_VERSION_MISMATCH|INVALID_INPUTS|INVALID_ARGUMENT|RUNTIME_DEVICE_OOM"
-"""Those that the choice of the device, of the release or of the options causes."""
+"""The types of failures of AI Hub that are those of a program."""
 
 RUNNER: tuple[Signature, ...] = (
     Signature(
@@ -119,13 +117,6 @@ RUNNER: tuple[Signature, ...] = (
         evidence="the text of qnnsweep's runner",
     ),
     Signature(
-        name="aihub_failed",
-        pattern=_job_failed(rf"(?!(?:{_OF_PROGRAM}|{_OF_REQUEST}):)\w+"),
-        remedy="Qualcomm AI Hub failed, not the program: run again later",
-        evidence="the enumeration JobFailureType of qai-hub 0.56.0: the service, its cloud and its workers, and what a "
-        "later client has in addition",
-    ),
-    Signature(
         name="aihub_release",
         pattern=_job_failed("QNN_VERSION_MISMATCH|DSP_VERSION_MISMATCH"),
         remedy="AI Hub runs another QNN or another Hexagon: name a release in device.aihub.options="
@@ -143,6 +134,13 @@ RUNNER: tuple[Signature, ...] = (
         pattern=_job_failed("RUNTIME_DEVICE_OOM"),
         remedy="the hosted device's memory is exhausted: name a device with more memory in device.aihub.device",
         evidence="the enumeration JobFailureType of qai-hub 0.56.0",
+    ),
+    Signature(
+        name="aihub_failed",
+        pattern=_job_failed(rf"(?!(?:{_OF_PROGRAM}):)\w+"),
+        remedy="Qualcomm AI Hub failed, not the program: run again later",
+        evidence="the enumeration JobFailureType of qai-hub 0.56.0: the service, its cloud and its workers, and what a "
+        "later client has in addition",
     ),
     Signature(
         name="aihub_account",
