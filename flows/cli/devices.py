@@ -176,20 +176,27 @@ Versions = tuple[dict[str, str | None], str | None]
 """The values of the fields `runner` and `qnn`, and the problem with the runner, or None."""
 
 
-def _packages(config: DeviceConfig, device: Device) -> Mapping[str, Any] | str:
-    """Return what the device's Python says of its machine and packages, or why it cannot be read."""
-    argv = [device.python, "-P", "-c", _VERSIONS]
-    ran = device.transport.run(RunRequest(argv, deadline_s=facts.DEADLINE_S, environment=config.environment))
+def _said(
+    device: Device, program: str, names: Sequence[str], *arguments: str, deadline_s: float = facts.DEADLINE_S
+) -> dict[str, Any] | str:
+    """Return what a program for the device's Python prints, or why it cannot be read. Raises DeviceError."""
+    argv = [device.python, "-P", "-c", program, *arguments]
+    ran = device.transport.run(RunRequest(argv, deadline_s=deadline_s, environment=device.environment))
     try:
         read: Mapping[str, Any] = json.loads(ran.stdout)
-        return {name: read[name] for name in _ANSWERS}
+        return {name: read[name] for name in names}
     except (ValueError, TypeError, KeyError, RecursionError):
-        reason = ran.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        return f"{device.python} does not run there: {reason or f'exit code {ran.exit_code}'}; set device.python"
+        return ran.stderr.decode(errors="replace").strip().rpartition("\n")[2] or f"exit code {ran.exit_code}"
+
+
+def _packages(device: Device) -> Mapping[str, Any] | str:
+    """Return what the device's Python says of its machine and packages, or why it cannot be read."""
+    read = _said(device, _VERSIONS, _ANSWERS)
+    return read if isinstance(read, dict) else f"{device.python} does not run there: {read}; set device.python"
 
 
 def _onnxruntime(config: DeviceConfig, device: Device) -> Versions:
-    read = _packages(config, device)
+    read = _packages(device)
     if isinstance(read, str):
         return {}, read
     versions = {"runner": f"python {read['python']}, onnxruntime {read['onnxruntime']}", "qnn": read["wheel"]}
@@ -207,14 +214,15 @@ def _onnxruntime(config: DeviceConfig, device: Device) -> Versions:
 def _hosted(config: DeviceConfig, device: Device, status: Mapping[str, Any]) -> DeviceStatus:
     """Ask Qualcomm AI Hub whether it has the device. The device itself is not asked: that would be a job."""
     name, version_of_os = config.aihub.device or "", config.aihub.os
-    argv = [device.python, "-P", "-c", _HOSTED, name, version_of_os]
+    names = ("python", "version", "found", "problem")
     try:
-        ran = device.transport.run(RunRequest(argv, deadline_s=_SERVICE_S, environment=device.environment))
-        answer = json.loads(ran.stdout)
-        python, package, found, problem = (answer[key] for key in ("python", "version", "found", "problem"))
-    except (DeviceError, ValueError, TypeError, KeyError, RecursionError) as error:
-        problem = f"{device.python} does not ask AI Hub: {error}; see docs/devices.md for how to make it"
+        said = _said(device, _HOSTED, names, name, version_of_os, deadline_s=_SERVICE_S)
+    except DeviceError as error:
+        said = str(error)
+    if isinstance(said, str):
+        problem = f"{device.python} does not ask AI Hub: {said}; see docs/devices.md for how to make it"
         return DeviceStatus(**status, reachable=False, problem=problem)
+    python, package, found, problem = said.values()
     runner = f"python {python}, qai-hub {package}"
     if package is None:
         problem = f"{device.python} lacks packages: run `{device.python} -m pip install qai-hub flatbuffers`"
@@ -227,7 +235,7 @@ def _hosted(config: DeviceConfig, device: Device, status: Mapping[str, Any]) -> 
 
 
 def _python(config: DeviceConfig, device: Device) -> Versions:
-    read = _packages(config, device)
+    read = _packages(device)
     if isinstance(read, str):
         return {}, read
     versions = {"runner": f"python {read['python']}, executorch {read['executorch']}", "qnn": read["qnn"]}
