@@ -2,9 +2,9 @@
 
     python benchmarks/runtimes.py                                      the models that need no optional extra
     python benchmarks/runtimes.py model=digits_cnn soc=SM8650          other cells
-    python benchmarks/runtimes.py --ssh model=digits_cnn               ONNX Runtime behind an sshd
+    python benchmarks/runtimes.py --where here ssh model=digits_cnn    ONNX Runtime here, and behind a real sshd
 
-Both runs have one store: the second one compiles nothing, and executes and compares the same programs. Each row of the
+All runs have one store: only the first one compiles, the others execute and compare the same programs. Each row of the
 tables `outputs`, `operators`, `budget`, `probe` and `steps` must be equal, to the last bit, but for the name of the run
 and of the device. The Python of the device has the packages numpy, onnxruntime and onnxruntime-qnn, with what they
 require, and nothing else. `--own-python`: the Python of this environment, which can compute operators on the CPU.
@@ -40,9 +40,10 @@ CELL = ["model", "scheme", "soc"]
 
 
 def main() -> None:
-    """Run both sides, and print the number of equal and of different rows per cell."""
+    """Run ExecuTorch's runtime once and ONNX Runtime in each place. Print the numbers of equal and different rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ssh", action="store_true", help="over a real sshd")
+    places = ("here", "ssh")
+    parser.add_argument("--where", nargs="+", choices=places, default=["here"], help="where ONNX Runtime executes")
     parser.add_argument("--own-python", action="store_true", help="the device has the Python of this environment")
     parser.add_argument("--folder", type=Path, help="the folder of the artifacts; by default a temporary one")
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
@@ -53,12 +54,14 @@ def main() -> None:
     with ExitStack() as stack:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         python = sys.executable if arguments.own_python else bare_python(folder / "python")
-        device = stack.enter_context(second_device(folder, python, ssh=arguments.ssh))
+        devices = {
+            where: stack.enter_context(second_device(folder, python, ssh=where == "ssh")) for where in arguments.where
+        }
         settings = [*overrides, "measure.cures=0", f"artifacts={folder / 'artifacts'}"]
         tables = folder / "artifacts" / "tables"
         first = run(settings, tables)
-        second = run([*settings, *device], tables)
-        table = compared(tables, first, second)
+        runs = {where: run([*settings, *device], tables) for where, device in devices.items()}
+        table = pd.concat(compared(tables, first, second).assign(where=where) for where, second in runs.items())
     print(table.to_string(index=False))
     unlike = table[(table["different"] > 0) | (table["outcome"] != table["outcome of ONNX Runtime"])]
     numbers = {"cells": len(table), "equal": len(table) - len(unlike), "rows": int(table["rows"].sum())}
@@ -77,7 +80,7 @@ def second_device(folder: Path, python: str, *, ssh: bool) -> Iterator[list[str]
     options = {"known_hosts": str(sshd.known_hosts), "key_file": str(sshd.key), "agent": False}
     board = {"name": "board", "transport": "ssh", "address": f"127.0.0.1:{sshd.port}", "ssh": options}
     board |= {"work_folder": str(folder / "on the board"), "python": python, "runner": "onnxruntime"}
-    (folder / "conf" / "device").mkdir(parents=True)
+    (folder / "conf" / "device").mkdir(parents=True, exist_ok=True)
     (folder / "conf" / "device" / "board.yaml").write_text(yaml.safe_dump(board))
     with running(sshd):
         yield [f"--config-dir={folder / 'conf'}", "device=board"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from qnnsweep.tasks.numerics.dequantize import on_grid
+from qnnsweep.tasks.numerics.dequantize import dequantize, on_grid, quantize
 from qnnsweep.tasks.numerics.element_use import Array, Kernels, Value
 from qnnsweep.tasks.records import Quantization
 from qnnsweep.tasks.records.vocabulary import Cause
@@ -53,6 +53,8 @@ class Arithmetic:
 
     grids: Mapping[int, Quantization] = field(default_factory=dict[int, Quantization])
     """The grids to which values are rounded."""
+    written: Mapping[int, Quantization] = field(default_factory=dict[int, Quantization])
+    """The grids on which kernels of the device write values that are read on others, those of `grids`."""
     halves: frozenset[int] = frozenset()
     """The values that are rounded to float16."""
     conversions: Mapping[tuple[int, int], Quantization] = field(default_factory=dict[tuple[int, int], Quantization])
@@ -222,7 +224,10 @@ class _Run:
         arithmetic, is_left_out = self._arithmetic, self._is_left_out
         departure = None if is_left_out("device", index) else arithmetic.departures.get(index)
         qparams, value = arithmetic.grids.get(index), exact
-        if qparams is not None and exact.dtype.kind == "f":
+        written = None if is_left_out("device", index) else arithmetic.written.get(index)
+        if qparams is not None and written is not None:
+            value = dequantize(quantize(exact, written), qparams, exact.dtype.type)
+        elif qparams is not None and exact.dtype.kind == "f":
             value = on_grid(
                 exact,
                 qparams,

@@ -38,5 +38,4 @@ class IoCheck:
     """What exactly explains the device's outputs, which part is constant, or why the model cannot be run on the
     mistaken inputs."""
     of_the_scheme: bool = False
-    """Whether the rounding that the scheme asks for is the cause: the value is constant at the rung `designed`, too.
-    Then another scheme can cure it."""
+    """Whether the value is constant at the rung `designed`, too. Then another scheme can cure it."""

@@ -207,6 +207,16 @@ class SharedBias:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenGrid:
+    """The grid on which the device's kernel writes an operator's value, which is read on the grid of the operator."""
+
+    operator: int
+    quantization: Quantization
+    held: tuple[float, ...]  # its two ends
+    """The narrowest range, beyond that of the operator's grid, whose values the kernel writes as they are read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Design:
     """What the model of the device's arithmetic needs beside the grids of a method's operators and inputs.
 
@@ -218,6 +228,7 @@ class Design:
     halves: tuple[int, ...]
     merged: tuple[MergedPair, ...]
     shared_biases: tuple[SharedBias, ...]
+    written: tuple[WrittenGrid, ...]
     largest_weight: int | None
 
 

@@ -171,11 +171,12 @@ class _Search:
             for operator in self._facts.values()
             if operator.selector is not None
             and operator.operator.name not in failed
-            and self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY
+            and (family.is_known or self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY)
             and (offer := self._offer(family, operator)) is not None
         }
         ranked = sorted(offers, key=lambda name: -self._removed(family, [name]))[:_MOST_OPERATORS]
-        drafts = [self._draft(family, ranked[:count], offers) for count in range(1, len(ranked) + 1)]
+        fewest = max(1, len(ranked)) if family.is_known else 1
+        drafts = [self._draft(family, ranked[:count], offers) for count in range(fewest, len(ranked) + 1)]
         useful = [draft for draft in drafts if draft.estimated_db >= _LEAST_GAIN_DB and draft.more_bytes <= most_bytes]
         if useful:
             # Of values that are clipped one behind the other, each alone has nearly the whole error.
@@ -235,6 +236,8 @@ class _Search:
 
     def _removed(self, family: Family, names: Sequence[str]) -> float:
         """Return the energy that a family should remove at some operators."""
+        if family.is_known and names:
+            return sum(energy for (cause, _), energy in self._parts.items() if cause in family.causes)
         return sum(self._parts.get((cause, name), 0.0) for cause in family.causes for name in names)
 
     def _of_device(self, names: Sequence[str]) -> float:

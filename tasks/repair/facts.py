@@ -19,6 +19,7 @@ from qnnsweep.tasks.records import (
     OperatorComparison,
     Quantization,
     TensorSpec,
+    WrittenGrid,
 )
 from qnnsweep.tasks.records.methods import in_method, named_operator
 from qnnsweep.tasks.repair.schemes import Selector
@@ -64,6 +65,8 @@ class OperatorFacts:
     """The shape of the largest constant that the operator reads. Empty if it reads none."""
     bias_use: BiasUse | None
     """None if the operator has no bias, or if its floats are not known."""
+    written: WrittenGrid | None = None
+    """None if the device writes the value on the grid on which it is read."""
     twins: tuple[str, ...] = ()
     """The operators that the selector selects in all methods, with this one; empty for a selector of one method."""
 
@@ -185,6 +188,7 @@ def _method_facts(
         if operator.source_nodes and not operator.constant and not operator.unused:
             types[operator.source_nodes[-1]] |= {_type(operator)} & _TYPES
     uses = {use.input: use for use in comparison.input_uses}
+    written = {each.operator: each for each in lowered.design.written}
     given: dict[str, OperatorFacts] = {}
     for number, (spec, qparams) in enumerate(zip(lowered.exported.inputs, lowered.input_qparams, strict=True)):
         name = in_method(spec.name, method)
@@ -200,6 +204,7 @@ def _method_facts(
             bias_uses.get(operator.index),
             [index for index in operator.sources if len(readers[index]) == 1 and not by_index[index].constant],
             _selector(operator, lowered.operators[operator.index - first].name, types),
+            written.get(operator.index - first),
         )
         for operator in operators
         if not operator.constant and not operator.unused
@@ -267,6 +272,7 @@ def _facts(
     bias_use: BiasUse | None,
     only_read_here: Sequence[int],
     selector: Selector | None,
+    written: WrittenGrid | None,
 ) -> OperatorFacts:
     parts = [row.parts for row in rows]
     least = [part.least_value for part in parts if part.least_value is not None]
@@ -299,4 +305,5 @@ def _facts(
         weights=sum(map(math.prod, filter(None, constants))),
         weight_shape=max(constants, key=math.prod, default=()),
         bias_use=bias_use,
+        written=written,
     )

@@ -21,6 +21,7 @@ _MARGIN = 0.1  # how much wider than the values of the captured samples a fixed 
 _DISCARDED = 20.0  # softmax gives a score that is smaller than the largest by 20 a weight of e^-20, which is nothing
 _OF_USE = 0.5  # a range is fitted if at most this part of the energy of the rounding is left
 _DIGITS = 4  # of the ends of a fixed range
+_WRONG_STEPS = 0.5  # of the largest value that a kernel writes with another step: with fewer, the range stays
 _FINER = {
     "16a2w": "16a8w", "16a4w": "16a8w", "16a4w_block": "16a8w", "8a4w": "8a8w", "16a8w": "16a16w", "8a8w": "16a16w",
 }  # fmt: skip
@@ -49,6 +50,9 @@ class Family:
     """How many bits a weight has more."""
     activation_bits: int = 0
     """How many bits an activation has more."""
+    is_known: bool = False
+    """Whether the model of the arithmetic has the error that the change removes, which an operator passes on to others.
+    Then the change is for all operators that have it, and the whole error of the cause counts."""
     with_group: bool = False
     """Whether the operators that have the same grid, and read each other, must change too."""
     with_later: bool = False
@@ -120,6 +124,15 @@ def _holds_values(operator: OperatorFacts) -> Settings | None:
 def _fits_values(operator: OperatorFacts) -> Settings | None:
     ratio, fitted = _step_ratio(operator), fitted_range(operator)
     return None if ratio is None or fitted is None or ratio**2 > _OF_USE else _fixed_range(fitted)
+
+
+def _holds_written(operator: OperatorFacts, _: SchemeConfig) -> Settings | None:
+    written, qparams = operator.written, operator.operator.quantization
+    if written is None or qparams is None:
+        return None
+    # The range has few digits, so that the two steps are never quite equal.
+    wrong_steps = (qparams.scale[0] / written.quantization.scale[0] - 1) * (qparams.quant_max - qparams.quant_min)
+    return _fixed_range((written.held[0], written.held[1])) if abs(wrong_steps) > _WRONG_STEPS else None
 
 
 def _calibrated(fits: Callable[[OperatorFacts], Settings | None]) -> OfferOf:
@@ -297,6 +310,13 @@ FAMILIES = (
     ),
     Family(causes=(*_STEPS, "clipping"), change="a narrower fixed range", offer=_fixed(_fits_values), with_group=True),
     Family(causes=_STEPS, change=_CLAMP, offer=_clamp_grid),
+    Family(
+        causes=("device",),
+        change="a range that the device's kernel holds",
+        offer=_holds_written,
+        is_known=True,
+        cost=_UNDO,
+    ),
     Family(causes=_STEPS, change="16-bit activations", offer=_wide_activations, with_readers=True, activation_bits=8),
     # A guess: it comes after all changes that certainly have an effect.
     Family(causes=("resolution",), change="the range with the least error", offer=_least_error, cost=10.0),

@@ -59,6 +59,7 @@ class EdgeModel:
     operators: tuple[Operator, ...]
     input_qparams: tuple[Quantization | None, ...]
     output_operators: tuple[int | None, ...]
+    graph: ReferenceGraph
     reference_calls: Blob
     reference_constants: Blob
     reference: Blob
@@ -94,7 +95,7 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     answers = _answers(reference, samples)
     calls, constants = put_graph(store, reference)
     qparams = input_qparams(graph, compiler)
-    design = design_of(reference, operators, qparams, compiler)
+    design = design_of(reference, operators, qparams, exported.inputs, compiler)
     designed: Sequence[object] | str = answers
     grids = (*qparams, *(operator.quantization for operator in operators if not operator.constant))
     if compiler.in_float16() or any(grids):
@@ -124,6 +125,7 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
         operators=tuple(operators),
         input_qparams=qparams,
         output_operators=output_operators(graph, operators),
+        graph=reference,
         reference_calls=calls,
         reference_constants=constants,
         reference=put_tensors(store, _values(reference, recorded)),

@@ -176,7 +176,7 @@ def _method(
         reference=put_tensors(store, values),
         outputs_lowered=outputs_edge,
         outputs_edge=outputs_edge,
-        design=Design(halves=(), merged=(), shared_biases=(), largest_weight=None),
+        design=Design(halves=(), merged=(), shared_biases=(), written=(), largest_weight=None),
         outputs_designed=None,
         designed_unavailable=_NOT_RECORDED,
         delegation=(),

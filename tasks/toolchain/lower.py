@@ -29,8 +29,9 @@ from qnnsweep.tasks.toolchain.debug_program import debug_program
 from qnnsweep.tasks.toolchain.edge import EdgeModel
 from qnnsweep.tasks.toolchain.profiling import instructions, profile_program
 from qnnsweep.tasks.toolchain.readback.facts import program_facts
+from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
 from qnnsweep.tasks.toolchain.reference.operators import delegation_counts, subgraphs
-from qnnsweep.tasks.toolchain.tensors import read_tensors
+from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_tensors
 
 
 def lower_model(
@@ -48,7 +49,7 @@ def lower_model(
     program = store.put_bytes(shipped[0].program.buffer)
     bundled = _bundled(store, shipped[0].program, models)
     methods = [
-        replace(_lowered(model, ship, program, options, store), profile=profile)
+        replace(_lowered(model, ship, program, compiler, options, store), profile=profile)
         for model, ship, profile in zip(models, shipped, profiles, strict=True)
     ]
     if options.dump_operators:
@@ -93,13 +94,15 @@ def _shipping(compiler: Compiler, models: Sequence[EdgeModel], *, keep: bool) ->
     return compile_methods(compiler, programs)
 
 
-def _lowered(model: EdgeModel, ship: Compiled, program: Blob, options: LoweringOptions, store: Store) -> LoweredMethod:
+def _lowered(
+    model: EdgeModel, ship: Compiled, program: Blob, compiler: Compiler, options: LoweringOptions, store: Store
+) -> LoweredMethod:
     """Return the record of one method, with its part of the shipping program and without the other programs."""
     graph = ship.graph
     _check_order(model.quantized.exported.inputs, graph)
     info = get_delegation_info(graph.graph_module)
     numbers = subgraphs(graph)
-    return LoweredMethod(
+    lowered = LoweredMethod(
         quantized=model.quantized,
         debug_programs=(),
         etrecord=None,
@@ -128,6 +131,20 @@ def _lowered(model: EdgeModel, ship: Compiled, program: Blob, options: LoweringO
         references=model.references,
         weights=model.weights,
     )
+    return _designed(lowered, model, compiler, store)
+
+
+def _designed(lowered: LoweredMethod, model: EdgeModel, compiler: Compiler, store: Store) -> LoweredMethod:
+    """Return a method with the design of its delegates, which are known now, and with the outputs of this design."""
+    given = model.graph, lowered.operators, lowered.input_qparams
+    design = design_of(*given, lowered.exported.inputs, compiler)
+    if design == model.design:
+        return lowered
+    outputs = designed_outputs(*given, design, model.samples)
+    if isinstance(outputs, str):
+        return replace(lowered, design=design, outputs_designed=None, designed_unavailable=outputs)
+    designed = put_tensors(store, outputs_by_sample(outputs))
+    return replace(lowered, design=design, outputs_designed=designed, designed_unavailable=None)
 
 
 def _check_order(inputs: Sequence[TensorSpec], lowered: ExportedProgram) -> None:

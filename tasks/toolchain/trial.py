@@ -105,8 +105,12 @@ def designed_methods(
         exported = method.exported
         edge = edge_program(compiler, program, exported.name)
         graph = edge.exported_program(exported.name)
-        operators, qparams, reference = operator_table(graph, compiler), input_qparams(graph, compiler), graph_of(graph)
-        outputs, design = output_operators(graph, operators), design_of(reference, operators, qparams, compiler)
+        subgraphs = {operator.name: operator.subgraph for operator in method.operators}
+        table = operator_table(graph, compiler)
+        operators = [replace(operator, subgraph=subgraphs.get(operator.name)) for operator in table]
+        qparams, reference = input_qparams(graph, compiler), graph_of(graph)
+        outputs = output_operators(graph, operators)
+        design = design_of(reference, operators, qparams, exported.inputs, compiler)
         designed.append(
             DesignedMethod(
                 before=method,

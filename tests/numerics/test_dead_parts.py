@@ -19,7 +19,7 @@ GRID = 600 / 255
 
 DEAD_SCORES = (
     "the 400 elements from scores (4 to 11 of axis 1): always 0 on the device, 9.604e-05 to 0.9998 in eager PyTorch; "
-    "by the rounding that the scheme asks for"
+    "the same program on the host loses it, too"
 )
 
 

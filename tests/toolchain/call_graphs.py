@@ -105,5 +105,5 @@ def weights_as_read() -> dict[str, list[int]]:
         [{"operator": 4}],
         constants,
     )
-    design = Design(halves=(), merged=(), shared_biases=(), largest_weight=32639)
+    design = Design(halves=(), merged=(), shared_biases=(), written=(), largest_weight=32639)
     return {name: tensor.tolist() for name, tensor in graph.as_read(design).constants.items()}

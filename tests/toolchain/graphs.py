@@ -299,7 +299,7 @@ def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
     samples = read_samples(store, exported.methods[0].evaluation, names, len(exported.methods[0].sample_names))
     method, scheme = lowered.methods[0], SchemeConfig(name="8a8w", quant_dtype="8a8w")
     compiler = backend_of(lowered.backend).compiler(scheme, None)
-    design = design_of(graph, method.operators, method.input_qparams, compiler)
+    design = design_of(graph, method.operators, method.input_qparams, exported.methods[0].inputs, compiler)
     answers = designed_outputs(graph, method.operators, method.input_qparams, design, samples)
     if isinstance(answers, str):
         return answers

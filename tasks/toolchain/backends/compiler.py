@@ -13,7 +13,8 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
-from qnnsweep.tasks.records import CompileFacts, DelegatedNode, ExpectedTensor, Quantization
+from qnnsweep.tasks.records import CompileFacts, DelegatedNode, ExpectedTensor, Quantization, WrittenGrid
+from qnnsweep.tasks.toolchain.backends.kernel_call import KernelCall
 from qnnsweep.tasks.toolchain.requantized import Requantization
 
 
@@ -96,6 +97,10 @@ class Compiler(ABC):
         merged.
         """
         return False
+
+    def written_grid(self, call: KernelCall) -> WrittenGrid | None:
+        """Return the grid on which the device writes a call's value; None if it is that on which the value is read."""
+        return None
 
     def profiling(self, level: int) -> "Compiler | None":
         """Return the compiler for programs that log times inside the delegate; None if such a log cannot be enabled."""

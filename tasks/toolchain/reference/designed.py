@@ -14,7 +14,8 @@ import torch
 
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.arithmetic import Arithmetic
-from qnnsweep.tasks.records import Design, MergedPair, Operator, Quantization, SharedBias
+from qnnsweep.tasks.records import Design, MergedPair, Operator, Quantization, SharedBias, TensorSpec, WrittenGrid
+from qnnsweep.tasks.toolchain.backends.kernel_call import KernelCall
 from qnnsweep.tasks.toolchain.reference.graph import WITH_WEIGHT, ReferenceGraph, index_of
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
@@ -69,6 +70,7 @@ def design_of(
     graph: ReferenceGraph,
     operators: Sequence[Operator],
     input_qparams: Sequence[Quantization | None],
+    inputs: Sequence[TensorSpec],
     compiler: "Compiler",
 ) -> Design:
     """Return what the lowering asks the compiler for beside the grids of the operators and the inputs."""
@@ -81,6 +83,7 @@ def design_of(
         halves=tuple(sorted(halves)),
         merged=tuple(_merged(graph, compiler)),
         shared_biases=tuple(shared),
+        written=tuple(_written(graph, calls, inputs, compiler)),
         largest_weight=compiler.largest_weight,
     )
 
@@ -96,8 +99,12 @@ def arithmetic_of(
         for operator in operators[: len(graph.calls)]
         if operator.quantization is not None and operator.index not in unrounded
     }
-    merged = frozenset((pair.reader, pair.source) for pair in design.merged)
-    return Arithmetic(grids=grids, halves=frozenset(design.halves), merged=merged)
+    return Arithmetic(
+        grids=grids,
+        written={each.operator: each.quantization for each in design.written if each.operator in grids},
+        halves=frozenset(design.halves),
+        merged=frozenset((pair.reader, pair.source) for pair in design.merged),
+    )
 
 
 def _merged(graph: ReferenceGraph, compiler: "Compiler") -> Iterator[MergedPair]:
@@ -112,6 +119,32 @@ def _merged(graph: ReferenceGraph, compiler: "Compiler") -> Iterator[MergedPair]
             call = graph.calls[source]
             if compiler.merges(call.target, call.arguments, graph.calls[reader].target):
                 yield MergedPair(reader=reader, source=source)
+
+
+def _written(
+    graph: ReferenceGraph, operators: Sequence[Operator], inputs: Sequence[TensorSpec], compiler: "Compiler"
+) -> Iterator[WrittenGrid]:
+    """Yield the grids on which the device writes values, where they are not those on which the values are read."""
+    for row, call in zip(operators, graph.calls, strict=True):
+        if row.quantization is None or row.shape is None or row.index in graph.constant_calls:
+            continue
+        read = index_of(call.arguments[0]) if call.arguments else None
+        source = graph.calls[read] if read is not None and read >= 0 else None
+        split = read is not None and read >= 0 and operators[read].subgraph != row.subgraph
+        dtype = inputs[-1 - read].dtype if read is not None and read < 0 else source and source.dtype
+        kernel = KernelCall(
+            index=row.index,
+            target=call.target,
+            arguments=call.arguments,
+            shape=row.shape,
+            qparams=row.quantization,
+            overrides=row.overrides,
+            source_target=source and source.target,
+            source_dtype=dtype,
+            is_split=split,
+        )
+        if (written := compiler.written_grid(kernel)) is not None:
+            yield written
 
 
 def _shared_biases(

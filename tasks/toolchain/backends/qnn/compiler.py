@@ -32,9 +32,10 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
-from qnnsweep.tasks.records import DelegatedNode, ExpectedTensor, Quantization
+from qnnsweep.tasks.records import DelegatedNode, ExpectedTensor, Quantization, WrittenGrid
 from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
+from qnnsweep.tasks.toolchain.backends.kernel_call import KernelCall
 from qnnsweep.tasks.toolchain.backends.qnn.compiler_log import compile_facts, errors, every_error
 from qnnsweep.tasks.toolchain.backends.qnn.elements import has_float_activations, needs_floats
 from qnnsweep.tasks.toolchain.backends.qnn.failures import refusal
@@ -43,6 +44,7 @@ from qnnsweep.tasks.toolchain.backends.qnn.linears import only_selected
 from qnnsweep.tasks.toolchain.backends.qnn.quantizer import LARGEST_WEIGHT, quantizer_of
 from qnnsweep.tasks.toolchain.backends.qnn.shared_constants import separate, shared_constants
 from qnnsweep.tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators
+from qnnsweep.tasks.toolchain.backends.qnn.written import written_grid
 from qnnsweep.tasks.toolchain.nodes import handle_of, logged_bytes, output_index_of, target_name
 from qnnsweep.tasks.toolchain.overridden import has_precision
 from qnnsweep.tasks.toolchain.requantized import Requantization
@@ -101,6 +103,9 @@ class QnnCompiler(Compiler):
             stride, groups = arguments[3], arguments[8]
             return groups == 1 or max(stride) == 1  # a depthwise convolution with a stride is not merged
         return True
+
+    def written_grid(self, call: KernelCall) -> WrittenGrid | None:
+        return written_grid(call, self._scheme)
 
     def profiling(self, level: int) -> "QnnCompiler":
         return QnnCompiler(self._scheme, self._soc, level)
