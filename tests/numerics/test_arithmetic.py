@@ -93,6 +93,16 @@ def test_a_merged_reader_has_the_value_before_its_rounding() -> None:
     assert np.array_equal(merged.run(PROGRAM, [X], lambda *_: False)[0], np.maximum(2 * X, 0))
 
 
+def test_a_kernel_that_writes_another_grid_is_an_error_of_the_device() -> None:
+    read, written = quantization(1.0, bits=8), quantization(0.5, 3, bits=8)
+    arithmetic = Arithmetic(grids={2: read}, written={2: written})
+    (result,) = arithmetic.run(PROGRAM, [X], lambda *_: False)
+    assert result.tolist() == [[4, 0, 11], [5, 123, 0]], "the quantized values round(2 x / 0.5) + 3 on a step of 1"
+    without = arithmetic.run(PROGRAM, [X], lambda cause, index: (cause, index) == ("device", 2))
+    exact = Arithmetic(grids={2: read}).run(PROGRAM, [X], lambda *_: False)
+    assert np.array_equal(without, exact)
+
+
 def test_a_conversion_rounds_for_its_reader_only_and_counts_there() -> None:
     arithmetic = Arithmetic(conversions={(2, 1): quantization(4.0, bits=8)})
     assert arithmetic.run(PROGRAM, [X], lambda *_: False)[0].tolist() == [[0, 0, 4], [0, 60, 0]]
