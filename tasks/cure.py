@@ -158,4 +158,4 @@ def _key_inputs(
     return lowered, comparison, (replace(scheme, name=""), kind, soc, count, limits, known)
 
 
-cure_task = stage(cure, version=16, key_inputs=_key_inputs)
+cure_task = stage(cure, version=17, key_inputs=_key_inputs)

@@ -37,13 +37,15 @@ class Departure:
 
     `steps`: in steps of the value's grid. `difference`: of a value without a grid; an element that is as in the
     captured run, `expected`, becomes exactly that of the device, in `values`. `replaced`: which elements have `values`
-    instead, because no difference leads to them: booleans, indices, infinities and NaNs.
+    instead, because no difference leads to them: booleans, indices, infinities and NaNs. `undefined`: which elements of
+    a value with a grid have `values` as long as they are NaN, such as a division of zero by zero.
     """
 
     steps: Array | None = None
     difference: Array | None = None
     expected: Array | None = None
     replaced: Array | None = None
+    undefined: Array | None = None
     values: Array | None = None
 
 
@@ -246,6 +248,9 @@ class _Run:
             if departure.expected is not None and departure.values is not None:
                 moved = np.where(value == departure.expected, departure.values, moved).astype(value.dtype, copy=False)
             value = moved
+        if departure.undefined is not None and departure.values is not None:
+            undefined = departure.undefined & np.isnan(value)
+            value = np.where(undefined, departure.values, value).astype(value.dtype, copy=False)
         if departure.replaced is not None and departure.values is not None:
             value = np.where(departure.replaced, departure.values, value).astype(value.dtype, copy=False)
         return value

@@ -355,7 +355,13 @@ class _OwnError:
         if difference.actual.qparams is not None and self.on_host.dtype.kind == "f":
             steps = difference.steps
             steps = steps if steps is None or used is None else np.where(used, steps, 0)
-            return Departure(steps=steps) if steps is not None and steps.any() else None
+            if steps is None or not steps.any():
+                return None
+            undefined = np.isnan(steps)
+            if not undefined.any():
+                return Departure(steps=steps)
+            values = difference.actual.dequantized(self.on_host.dtype)
+            return Departure(steps=np.where(undefined, 0, steps), undefined=undefined, values=values)
         expected = difference.expected.elements
         counted = used if difference.differs is None else difference.differs & (True if used is None else used)
         return departure_of(expected, difference.actual.elements.astype(expected.dtype, copy=False), counted)

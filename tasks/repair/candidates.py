@@ -53,6 +53,8 @@ class Candidate:
     cost: float
     device_share: float = 0.0
     """The part of the error that is the device's own at these operators, if the change is for this error."""
+    is_known: bool = False
+    """Whether the model of the arithmetic has the error that the change removes; see `Family`."""
     is_needed: bool = False
     """Whether the program is larger than its target without the change, so that a loss is no reason against it."""
 
@@ -118,9 +120,10 @@ def candidates(
     return list(by_scheme.values())
 
 
-def _rank(candidate: Candidate) -> tuple[bool, float]:
+def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
     # The candidates that are needed stay in their order.
-    return not candidate.is_needed, 0.0 if candidate.is_needed else -candidate.estimated_db / candidate.cost
+    order = 0.0 if candidate.is_needed else -candidate.estimated_db / candidate.cost
+    return not candidate.is_needed, not candidate.is_known, order
 
 
 def energies(shares: Sequence[ErrorShare]) -> dict[tuple[Cause, str], float]:
@@ -321,6 +324,7 @@ class _Search:
             estimated_db=draft.estimated_db,
             cost=draft.cost,
             device_share=self._of_device(draft.names) if family.causes[0] == "device" else 0.0,
+            is_known=family.is_known,
         )
 
     def _where(self, names: Sequence[str]) -> str:

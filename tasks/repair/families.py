@@ -21,7 +21,7 @@ _MARGIN = 0.1  # how much wider than the values of the captured samples a fixed 
 _DISCARDED = 20.0  # softmax gives a score that is smaller than the largest by 20 a weight of e^-20, which is nothing
 _OF_USE = 0.5  # a range is fitted if at most this part of the energy of the rounding is left
 _DIGITS = 4  # of the ends of a fixed range
-_WRONG_STEPS = 0.5  # of the largest value that a kernel writes with another step: with fewer, the range stays
+_WRONG_STEPS = 2.5  # of the largest value that a kernel writes with another step: with fewer, the range stays
 _FINER = {
     "16a2w": "16a8w", "16a4w": "16a8w", "16a4w_block": "16a8w", "8a4w": "8a8w", "16a8w": "16a16w", "8a8w": "16a16w",
 }  # fmt: skip
@@ -52,7 +52,7 @@ class Family:
     """How many bits an activation has more."""
     is_known: bool = False
     """Whether the model of the arithmetic has the error that the change removes, which an operator passes on to others.
-    Then the change is for all operators that have it, and the whole error of the cause counts."""
+    Then the change is for all operators that have it, the whole error of the cause counts, and it is tried first."""
     with_group: bool = False
     """Whether the operators that have the same grid, and read each other, must change too."""
     with_later: bool = False

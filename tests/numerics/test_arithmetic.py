@@ -103,6 +103,21 @@ def test_a_kernel_that_writes_another_grid_is_an_error_of_the_device() -> None:
     assert np.array_equal(without, exact)
 
 
+def test_what_the_device_writes_for_an_undefined_value_is_left_out_with_the_reason_why_it_is_undefined() -> None:
+    program = line(entry(X), scaled(0, 1.0), scaled(1, 1.0))
+    nothing = np.zeros((2, 3), np.bool_)
+    first, undefined = nothing.copy(), nothing.copy()
+    first[0, 0] = undefined[0, 0] = True
+    broken = Departure(replaced=first, values=np.full((2, 3), np.nan, np.float32))
+    written = Departure(undefined=undefined, values=np.full((2, 3), 12.7, np.float32))
+    arithmetic = Arithmetic(grids={2: EIGHT}, departures={1: broken, 2: written})
+    exact = fake_quantize(X, EIGHT).astype(np.float32)
+    with_all = np.where(undefined, np.float32(12.7), exact)
+    assert np.array_equal(arithmetic.run(program, [X], lambda *_: False)[0], with_all)
+    without = arithmetic.run(program, [X], lambda cause, index: (cause, index) == ("device", 1))[0]
+    assert np.array_equal(without, exact), "the second operator is right on a right value"
+
+
 def test_a_conversion_rounds_for_its_reader_only_and_counts_there() -> None:
     arithmetic = Arithmetic(conversions={(2, 1): quantization(4.0, bits=8)})
     assert arithmetic.run(PROGRAM, [X], lambda *_: False)[0].tolist() == [[0, 0, 4], [0, 60, 0]]

@@ -53,8 +53,9 @@ def test_all_kernels_that_write_another_grid_are_one_candidate_although_the_erro
     )
     design = replace(lowered.methods[0].design, written=written)
     offered = candidates(comparison, with_method(lowered, design=design), scheme("8a8w"))
-    held = next(candidate for candidate in offered if candidate.change == "a range that the device's kernel holds")
-    assert held.operators == ("cast", "p"), "the values of q are wrong by less than half a step"
+    held = offered[0]
+    assert held.change == "a range that the device's kernel holds", "of a known error, and therefore the first"
+    assert held.operators == ("cast", "p"), "the values of q are wrong by less than a step"
     assert held.estimated_db == pytest.approx(4.0, abs=0.05), "the whole error of the device"
     assert held.scheme.overrides == [
         SchemeOverride(node="node_cast", range=[0.0, 255.0]),

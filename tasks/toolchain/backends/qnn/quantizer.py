@@ -40,7 +40,7 @@ _FALSE_IS_NO_CHANGE = ("fit_weights", "share_clamp", "as_conv2d")
 _NOT_QUANTIZED = "ExecuTorch quantizes none of their values"
 LARGEST_WEIGHT = 127 * 257
 """The largest quantized value of a 16-bit weight in HTP's kernels, which split it into two signed bytes. Larger ones
-saturate: the largest weight of a channel, with 32767, becomes 0.4 % smaller (docs/numerics.md)."""
+saturate: the largest weight of a channel, with 32767, becomes 0.4 % smaller (docs/findings.md)."""
 Limits = tuple[float | None, float | None]
 
 

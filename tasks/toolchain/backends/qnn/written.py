@@ -1,4 +1,4 @@
-"""HTP's kernels that write a value on another grid than that on which the value is read (docs/numerics.md).
+"""HTP's kernels that write a value on another grid than that on which the value is read (docs/findings.md).
 
 - The softmax of 8 bits has a step that is a whole number of 2^-16, rounded down. So every value is 1.9 times as large
   with a step of 1.9 · 2^-16, and below 2^-16 every value is the largest of the grid.
