@@ -82,8 +82,9 @@ def cure(
 
     def helps(candidate: Candidate) -> bool:
         """Try a candidate, and return whether no other one need be tried."""
-        # Of a change for the device's own error, the host can show only that it compiles.
-        limit = -math.inf if candidate.is_needed or candidate.cause == "device" else least_db
+        # Of a change for an error of the device that is not known, the host can show only that it compiles.
+        is_unknown = candidate.cause == "device" and not candidate.is_known
+        limit = -math.inf if candidate.is_needed or is_unknown else least_db
         trial = trials[candidate.key] = trial_of(candidate, candidate.scheme, limit)
         promised = promise.of(candidate, trial)
         return promised is not None and (promised.predicted_db >= OF_USE_DB or candidate.is_needed)
@@ -158,4 +159,4 @@ def _key_inputs(
     return lowered, comparison, (replace(scheme, name=""), kind, soc, count, limits, known)
 
 
-cure_task = stage(cure, version=17, key_inputs=_key_inputs)
+cure_task = stage(cure, version=18, key_inputs=_key_inputs)

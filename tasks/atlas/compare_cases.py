@@ -21,4 +21,4 @@ def compare_cases(
     return joined(done.get(one.case.name) or (of_skipped(one.case), None) for one in compiled.cases)
 
 
-compare_cases_task = stage(compare_cases, version=2)
+compare_cases_task = stage(compare_cases, version=3)

@@ -30,4 +30,4 @@ def _have_this_runner(compiled: CompiledCases) -> bool:
     return all(one.bundle is None or has_this_runner(one.bundle) for one in compiled.cases)
 
 
-compile_cases_task = stage(compile_cases, version=1, accepts=_have_this_runner)
+compile_cases_task = stage(compile_cases, version=2, accepts=_have_this_runner)

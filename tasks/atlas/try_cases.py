@@ -24,4 +24,4 @@ def try_cases(
     return joined(done.get(case.name) or (of_skipped(case), None) for case in cases.cases)
 
 
-try_cases_task = stage(try_cases, version=6)
+try_cases_task = stage(try_cases, version=7)

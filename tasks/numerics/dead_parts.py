@@ -57,7 +57,7 @@ class Assembly:
 class _Dead:
     """A part of an output, constant on the device, and whether its variation in eager PyTorch is clear.
 
-    `design_varies`: clearly; None if the design is not known.
+    `design_varies`: the design of a whole output must vary clearly; None if the design is not known.
     """
 
     what: str
@@ -68,7 +68,7 @@ class _Dead:
 
     @property
     def of_the_scheme(self) -> bool:
-        """Return whether the design has no clear variation either, so that another scheme can have one."""
+        """Return whether the design does not vary clearly either, so that another scheme can."""
         return self.clear and self.design_varies is False
 
 
@@ -112,11 +112,11 @@ def _constant_parts(
     whole = eager.astype(np.float64), device.astype(np.float64)
     if fixed:
         dead = _whole("", *whole, design, max(assembled.step, _own_step(whole[0])))
-        if design is not None:
+        if design is not None and dead.design_varies:
+            # The device loses what its design has: no rounding of the scheme is an excuse. A last bit is not much.
             largest = float(np.abs(design).max())
             lost = _whole("", design.astype(np.float64), whole[1], None, max(assembled.step, largest / _FINE))
-            if lost.clear:  # the device loses what its design has: no rounding of the scheme is an excuse
-                dead = replace(dead, clear=True, design_varies=True)
+            dead = replace(dead, clear=dead.clear or lost.clear, design_varies=lost.clear or not dead.clear)
         yield dead
         return
     if _same(device):
@@ -196,12 +196,9 @@ def _whole(what: str, eager: Array, device: Array, design: Array | None, noise: 
 def _dead(what: str, eager: Array, device: Array, design: Array | None, limit: float) -> _Dead:
     # What is the same in all samples need not be the same in all elements.
     axis = None if _same(device) else 0
-
-    def deviating(values: Array) -> int:
-        return int(np.count_nonzero(np.abs(values - np.median(values, axis=axis, keepdims=True)) > limit))
-
-    varies = None if design is None else deviating(design) > 0
-    return _Dead(what, deviating(eager) >= _FEWEST_CLEAR, eager, device, varies)
+    deviating = np.abs(eager - np.median(eager, axis=axis, keepdims=True)) > limit
+    varies = None if design is None else not (_same(design) if axis is None else _same_in_samples(design))
+    return _Dead(what, int(np.count_nonzero(deviating)) >= _FEWEST_CLEAR, eager, device, varies)
 
 
 def _integers(mistake: str, eager: Array, device: Array) -> IoCheck:

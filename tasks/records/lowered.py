@@ -212,8 +212,8 @@ class WrittenGrid:
 
     operator: int
     quantization: Quantization
-    held: tuple[float, ...]  # its two ends
-    """The narrowest range, beyond that of the operator's grid, whose values the kernel writes as they are read."""
+    held: tuple[float, ...]
+    """The two ends of a range with which the kernel writes what is read, unless values are outside."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -221,6 +221,7 @@ class Design:
     """What the model of the device's arithmetic needs beside the grids of a method's operators and inputs.
 
     `halves`: the values in float16, by operator index; the model's inputs have the indices -1, -2 and so on.
+    `written`: where the device's kernels write another grid than that of the operator.
     `largest_weight`: the largest quantized 16-bit weight that the device's kernels hold, beyond which weights saturate;
     None if they hold all.
     """

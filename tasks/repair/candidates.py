@@ -177,9 +177,11 @@ class _Search:
             and (family.is_known or self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY)
             and (offer := self._offer(family, operator)) is not None
         }
-        ranked = sorted(offers, key=lambda name: -self._removed(family, [name]))[:_MOST_OPERATORS]
-        fewest = max(1, len(ranked)) if family.is_known else 1
-        drafts = [self._draft(family, ranked[:count], offers) for count in range(fewest, len(ranked) + 1)]
+        ranked = sorted(offers, key=lambda name: -self._removed(family, [name]))
+        counts = range(1, min(len(ranked), _MOST_OPERATORS) + 1)
+        if family.is_known:
+            counts = [len(ranked)] if ranked else []
+        drafts = [self._draft(family, ranked[:count], offers) for count in counts]
         useful = [draft for draft in drafts if draft.estimated_db >= _LEAST_GAIN_DB and draft.more_bytes <= most_bytes]
         if useful:
             # Of values that are clipped one behind the other, each alone has nearly the whole error.
@@ -323,7 +325,7 @@ class _Search:
             scheme=with_settings(self._scheme, draft.settings),
             estimated_db=draft.estimated_db,
             cost=draft.cost,
-            device_share=self._of_device(draft.names) if family.causes[0] == "device" else 0.0,
+            device_share=0.0 if family.is_known or family.causes[0] != "device" else self._of_device(draft.names),
             is_known=family.is_known,
         )
 

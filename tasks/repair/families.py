@@ -11,6 +11,7 @@ from typing import Any
 
 from qnnsweep.conf.overrides import SETTINGS
 from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig
+from qnnsweep.tasks.records import Quantization
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.facts import OperatorFacts
 from qnnsweep.tasks.repair.schemes import Settings, setting
@@ -21,7 +22,7 @@ _MARGIN = 0.1  # how much wider than the values of the captured samples a fixed 
 _DISCARDED = 20.0  # softmax gives a score that is smaller than the largest by 20 a weight of e^-20, which is nothing
 _OF_USE = 0.5  # a range is fitted if at most this part of the energy of the rounding is left
 _DIGITS = 4  # of the ends of a fixed range
-_WRONG_STEPS = 2.5  # of the largest value that a kernel writes with another step: with fewer, the range stays
+_WRONG_STEPS = 2.5  # at an end of the range that a kernel holds: with fewer, its grid stays
 _FINER = {
     "16a2w": "16a8w", "16a4w": "16a8w", "16a4w_block": "16a8w", "8a4w": "8a8w", "16a8w": "16a16w", "8a8w": "16a16w",
 }  # fmt: skip
@@ -34,6 +35,7 @@ _BLOCKED = ("16a4w",)
 _WITH_WEIGHT = ("aten.convolution", "aten.linear")
 _LEAST_ERROR = "HistogramObserver"  # it searches the range with the smallest squared error
 _UNDO = 0.5  # the cost of removing a setting: the scheme becomes simpler
+_KNOWN = 0.5  # of a change whose whole effect is known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,9 +132,18 @@ def _holds_written(operator: OperatorFacts, _: SchemeConfig) -> Settings | None:
     written, qparams = operator.written, operator.operator.quantization
     if written is None or qparams is None:
         return None
-    # The range has few digits, so that the two steps are never quite equal.
-    wrong_steps = (qparams.scale[0] / written.quantization.scale[0] - 1) * (qparams.quant_max - qparams.quant_min)
-    return _fixed_range((written.held[0], written.held[1])) if abs(wrong_steps) > _WRONG_STEPS else None
+    least, largest = written.held
+    if (operator.least or 0.0) < least or (operator.largest or 0.0) > largest:
+        return None
+    wrong_steps = _codes(largest, qparams) - _codes(largest, written.quantization)
+    wrong_steps = max(abs(wrong_steps), abs(_codes(least, qparams) - _codes(least, written.quantization)))
+    # The range has few digits, so that the two grids are never quite equal.
+    return _fixed_range((least, largest)) if wrong_steps > _WRONG_STEPS else None
+
+
+def _codes(value: float, qparams: Quantization) -> float:
+    """Return a value as a quantized value that is neither rounded nor clipped."""
+    return value / qparams.scale[0] + qparams.zero_point[0]
 
 
 def _calibrated(fits: Callable[[OperatorFacts], Settings | None]) -> OfferOf:
@@ -315,7 +326,7 @@ FAMILIES = (
         change="a range that the device's kernel holds",
         offer=_holds_written,
         is_known=True,
-        cost=_UNDO,
+        cost=_KNOWN,
     ),
     Family(causes=_STEPS, change="16-bit activations", offer=_wide_activations, with_readers=True, activation_bits=8),
     # A guess: it comes after all changes that certainly have an effect.

@@ -7,6 +7,7 @@ from qnnsweep.tasks.records import Operator
 _NOUNS = {
     "aten._native_batch_norm_legit_no_training": "batch norm",
     "aten._softmax": "softmax",
+    "aten._to_copy": "cast",
     "aten.add": "addition",
     "aten.addmm": "linear layer",
     "aten.bmm": "matrix product",
@@ -27,6 +28,7 @@ _NOUNS = {
     "aten.relu": "ReLU",
     "aten.sigmoid": "sigmoid",
     "aten.sum": "sum",
+    "dim_order_ops._to_dim_order_copy": "cast",
 }
 
 

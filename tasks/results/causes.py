@@ -85,6 +85,12 @@ def is_of_the_scheme(comparison: Comparison, output: OutputComparison) -> bool:
     return bool(totals) and others < SIGNIFICANT_SHARE
 
 
+def is_of_the_device(comparison: Comparison, output: OutputComparison) -> bool:
+    """Return whether at least a tenth of an output's error is of the device. Its design can have the same error."""
+    totals = [share for share in budget_of(comparison, output) if share.operator is None and share.cause == "device"]
+    return any((share.share or 0.0) >= SIGNIFICANT_SHARE for share in totals)
+
+
 def _in_brackets(words: str) -> str:
     return f" ({words})" if words else ""
 

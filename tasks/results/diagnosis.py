@@ -17,7 +17,7 @@ from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from qnnsweep.tasks.repair.cures import OF_USE_DB, Cure, cures, refused_changes, why_none
 from qnnsweep.tasks.repair.wording import gain_in_words
 from qnnsweep.tasks.results.atlas import rule_verdict, states_in_words
-from qnnsweep.tasks.results.causes import causes, is_of_the_scheme
+from qnnsweep.tasks.results.causes import causes, is_of_the_device, is_of_the_scheme
 from qnnsweep.tasks.results.failure import first_line, without_operators
 from qnnsweep.tasks.results.headline import with_snr
 from qnnsweep.tasks.results.outcome import (
@@ -168,7 +168,7 @@ def _sentences(cell: CellResult, comparison: Comparison, judged: Judgement, meas
         is_far = measured.device_snr_db >= final_db + _FAR_DB
         is_right = is_far and is_of_the_scheme(comparison, worst)
         yield f"{'Not the device' if is_right else 'Device against host'}: {measured.device_snr_db:.1f} dB."
-    elif measured.device_difference == "none":
+    elif measured.device_difference == "none" and not is_of_the_device(comparison, worst):
         yield "The device computes the scheme exactly as the host does."
     yield from step_sentences(comparison.steps, reported_output(comparison))
     yield from _without_operators(comparison, cell)

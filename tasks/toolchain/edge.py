@@ -95,7 +95,7 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
     answers = _answers(reference, samples)
     calls, constants = put_graph(store, reference)
     qparams = input_qparams(graph, compiler)
-    design = design_of(reference, operators, qparams, exported.inputs, compiler)
+    design = design_of(reference, operators, qparams, exported.inputs, compiler, subgraphs={})
     designed: Sequence[object] | str = answers
     grids = (*qparams, *(operator.quantization for operator in operators if not operator.constant))
     if compiler.in_float16() or any(grids):

@@ -135,9 +135,13 @@ def _lowered(
 
 
 def _designed(lowered: LoweredMethod, model: EdgeModel, compiler: Compiler, store: Store) -> LoweredMethod:
-    """Return a method with the design of its delegates, which are known now, and with the outputs of this design."""
+    """Return a method with the design of its delegates, which are known now, and with the outputs of this design.
+
+    The samples to capture stay those that were chosen before the delegates were known.
+    """
     given = model.graph, lowered.operators, lowered.input_qparams
-    design = design_of(*given, lowered.exported.inputs, compiler)
+    subgraphs = {operator.index: operator.subgraph for operator in lowered.operators}
+    design = design_of(*given, lowered.exported.inputs, compiler, subgraphs)
     if design == model.design:
         return lowered
     outputs = designed_outputs(*given, design, model.samples)

@@ -105,12 +105,11 @@ def designed_methods(
         exported = method.exported
         edge = edge_program(compiler, program, exported.name)
         graph = edge.exported_program(exported.name)
-        subgraphs = {operator.name: operator.subgraph for operator in method.operators}
-        table = operator_table(graph, compiler)
-        operators = [replace(operator, subgraph=subgraphs.get(operator.name)) for operator in table]
-        qparams, reference = input_qparams(graph, compiler), graph_of(graph)
+        operators, qparams, reference = operator_table(graph, compiler), input_qparams(graph, compiler), graph_of(graph)
+        by_name = {operator.name: operator.subgraph for operator in method.operators}
+        subgraphs = {operator.index: by_name[operator.name] for operator in operators if operator.name in by_name}
         outputs = output_operators(graph, operators)
-        design = design_of(reference, operators, qparams, exported.inputs, compiler)
+        design = design_of(reference, operators, qparams, exported.inputs, compiler, subgraphs)
         designed.append(
             DesignedMethod(
                 before=method,

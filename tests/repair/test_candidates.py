@@ -12,7 +12,7 @@ import pytest
 from qnnsweep.conf.overrides import settings
 from qnnsweep.conf.repair import TargetConfig
 from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
-from qnnsweep.tasks.records import Allocation, BiasUse, InputUse, Weight, WeightBits, WrittenGrid
+from qnnsweep.tasks.records import Allocation, BiasUse, InputUse, Weight, WeightBits
 from qnnsweep.tasks.records.vocabulary import Cause
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
 from tests.repair.sample_cells import ADD, BYTES, CONVOLUTION, RELU, WIDE, cell, operator, scheme
@@ -39,28 +39,6 @@ def test_additions_with_a_mask_are_one_candidate_with_ranges_that_softmax_can_se
     assert first.scheme == scheme(
         "16a8w", *(SchemeOverride(node=f"node_add{number}", range=[-27.0, 17.0]) for number in range(6))
     )
-
-
-def test_all_kernels_that_write_another_grid_are_one_candidate_although_the_error_is_seen_behind_them() -> None:
-    softmax = replace(BYTES, scale=(1.5 * 2**-16,))
-    rows = [operator("cast", "aten._to_copy.default"), operator("p", "aten._softmax.default", softmax)]
-    rows += [operator("q", "aten._softmax.default", replace(BYTES, scale=(250.2 * 2**-16,))), operator("div", ADD)]
-    comparison, lowered = cell(rows, {("device", "div"): 0.6, ("resolution", "div"): 0.2})
-    scales = {"cast": (1.0, 255.0), "p": (2.0**-16, 0.0079), "q": (250 * 2.0**-16, 0.98)}
-    written = tuple(
-        WrittenGrid(operator=index, quantization=replace(BYTES, scale=(scale,)), held=(0.0, end))
-        for index, (scale, end) in enumerate(scales.values())
-    )
-    design = replace(lowered.methods[0].design, written=written)
-    offered = candidates(comparison, with_method(lowered, design=design), scheme("8a8w"))
-    held = offered[0]
-    assert held.change == "a range that the device's kernel holds", "of a known error, and therefore the first"
-    assert held.operators == ("cast", "p"), "the values of q are wrong by less than a step"
-    assert held.estimated_db == pytest.approx(4.0, abs=0.05), "the whole error of the device"
-    assert held.scheme.overrides == [
-        SchemeOverride(node="node_cast", range=[0.0, 255.0]),
-        SchemeOverride(node="node_p", range=[0.0, 0.0079]),
-    ]
 
 
 def test_a_range_without_a_softmax_behind_it_is_not_extended() -> None:

@@ -299,7 +299,9 @@ def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
     samples = read_samples(store, exported.methods[0].evaluation, names, len(exported.methods[0].sample_names))
     method, scheme = lowered.methods[0], SchemeConfig(name="8a8w", quant_dtype="8a8w")
     compiler = backend_of(lowered.backend).compiler(scheme, None)
-    design = design_of(graph, method.operators, method.input_qparams, exported.methods[0].inputs, compiler)
+    subgraphs = {operator.index: operator.subgraph for operator in method.operators}
+    given = graph, method.operators, method.input_qparams, exported.methods[0].inputs
+    design = design_of(*given, compiler, subgraphs)
     answers = designed_outputs(graph, method.operators, method.input_qparams, design, samples)
     if isinstance(answers, str):
         return answers

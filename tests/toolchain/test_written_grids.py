@@ -17,6 +17,8 @@ sys.path.insert(0, TESTS)
 import qnnsweep
 from written_models import MODELS, samples
 options = {"scheme": SCHEME, "soc": SOC, "artifacts": FOLDER, "progress": False}
+if KIND == "TwoDelegates":
+    options["overrides"] = ["scheme.overrides=[{node: relu, precision: cpu}]"]
 before = qnnsweep.debug(MODELS[KIND](), samples(KIND), **options)
 rows = before.outputs
 lowest = {rung: rows[rows.rung == rung].snr_db.min() for rung in ("designed", "device")}
@@ -32,7 +34,9 @@ print(json.dumps({"sentence": before.sentence, "lowest": lowest, "change": repai
     [
         ("ManyKeys", "8a8w", "SM8650", 30, 10),
         ("MaskedMean", "8a8w", "SM8750", 1, 20),
-        ("MaskedMean", "16a8w", "SM8550", 1, 40),
+        ("TwoDelegates", "8a8w", "SM8650", 1, 30),
+        pytest.param("FusedAttention", "8a8w", "SM8350", 30, 10, marks=pytest.mark.night),
+        pytest.param("MaskedMean", "16a8w", "SM8550", 1, 40, marks=pytest.mark.night),
     ],
 )
 def test_it_is_predicted_named_and_cured(

@@ -32,12 +32,35 @@ class MaskedMean(nn.Module):
         return (self.layer(x) * weights).sum(1) / weights.sum(1).clamp(min=1.0)
 
 
-MODELS = {"ManyKeys": ManyKeys, "MaskedMean": MaskedMean}
+class FusedAttention(ManyKeys):
+    """The same attention by the function that most models call."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = nn.functional.scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
+        return self.out(found)
+
+
+class TwoDelegates(nn.Module):
+    """A cast in another delegate than the embedding, which narrows the integers: the activation is on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.before, self.after = nn.Embedding(100, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.after(torch.relu(self.before(self.embedding(tokens))))
+        return hidden * (tokens.float() / 8).unsqueeze(-1)
+
+
+MODELS = {kind.__name__: kind for kind in (ManyKeys, FusedAttention, MaskedMean, TwoDelegates)}
 
 
 def samples(kind: str) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(1)
-    if kind == "ManyKeys":
+    if kind == "TwoDelegates":
+        return [{"tokens": torch.randint(0, 8, (1, 12), generator=generator)} for _ in range(4)]
+    if kind != "MaskedMean":
         return [{"x": torch.randn(1, 260, 16, generator=generator)} for _ in range(4)]
     masks = [(torch.arange(8)[None] < kept).long() for kept in (3, 4, 6, 8)]
     return [{"x": torch.randn(1, 8, 16, generator=generator), "mask": mask} for mask in masks]

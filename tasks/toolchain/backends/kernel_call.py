@@ -6,23 +6,25 @@ from typing import Any
 
 from qnnsweep.tasks.records import Quantization
 
+CASTS = frozenset({"aten._to_copy.default", "dim_order_ops._to_dim_order_copy.default"})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelCall:
-    """A call of a graph, for which the device has a kernel."""
+    """A call of a graph that the device computes, as far as this is known."""
 
     index: int
     target: str
     arguments: Sequence[Any]
     """As in a reference graph."""
     shape: Sequence[int]
+    dtype: str
     qparams: Quantization
     """The grid on which the call's value is read."""
     overrides: Collection[int]
     """The indices of the overrides that select the call."""
-    source_target: str | None
-    """The target of the call whose value the first argument is; None for an input of the model and for a constant."""
     source_dtype: str | None
-    """The type of the first argument; None for a constant."""
-    is_split: bool
-    """Whether the call and that whose value it reads are in different subgraphs, as far as these are known."""
+    """The type of the first argument; None if it is no input and no value of a call."""
+    cast_dtype: str | None
+    """The type at the beginning of the chain of casts before the call, if one delegate has them all; else that of the
+    first argument."""

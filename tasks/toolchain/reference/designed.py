@@ -2,11 +2,12 @@
 
 This is the program that the lowering asks the compiler for. A value that only clamps read is not rounded, because the
 compiler merges the clamp into the operator that computes the value (docs/ladder.md), and neither is a value whose
-reader the compiler is known to merge. Constants on a grid are already rounded; the device may read them in another way.
+reader the compiler is known to merge. A kernel that is known to write another grid than that on which its value is read
+does so here, too. Constants on a grid are already rounded; the device may read them in another way.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.numerics.arithmetic import Arithmetic
 from qnnsweep.tasks.records import Design, MergedPair, Operator, Quantization, SharedBias, TensorSpec, WrittenGrid
-from qnnsweep.tasks.toolchain.backends.kernel_call import KernelCall
+from qnnsweep.tasks.toolchain.backends.kernel_call import CASTS, KernelCall
 from qnnsweep.tasks.toolchain.reference.graph import WITH_WEIGHT, ReferenceGraph, index_of
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
 
@@ -72,8 +73,12 @@ def design_of(
     input_qparams: Sequence[Quantization | None],
     inputs: Sequence[TensorSpec],
     compiler: "Compiler",
+    subgraphs: Mapping[int, int | None],
 ) -> Design:
-    """Return what the lowering asks the compiler for beside the grids of the operators and the inputs."""
+    """Return what the lowering asks the compiler for beside the grids of the operators and the inputs.
+
+    `subgraphs`: the delegated subgraphs of the operators, None for one on the CPU, as far as this is known.
+    """
     calls = operators[: len(graph.calls)]  # the operators after these are outputs that no call reads
     halves = {row.index for row in calls if row.quantization is None and compiler.in_float16(row.overrides)}
     if compiler.in_float16():
@@ -83,7 +88,7 @@ def design_of(
         halves=tuple(sorted(halves)),
         merged=tuple(_merged(graph, compiler)),
         shared_biases=tuple(shared),
-        written=tuple(_written(graph, calls, inputs, compiler)),
+        written=tuple(_written(graph, calls, inputs, subgraphs, compiler)),
         largest_weight=compiler.largest_weight,
     )
 
@@ -101,7 +106,7 @@ def arithmetic_of(
     }
     return Arithmetic(
         grids=grids,
-        written={each.operator: each.quantization for each in design.written if each.operator in grids},
+        written={each.operator: each.quantization for each in design.written},
         halves=frozenset(design.halves),
         merged=frozenset((pair.reader, pair.source) for pair in design.merged),
     )
@@ -122,28 +127,43 @@ def _merged(graph: ReferenceGraph, compiler: "Compiler") -> Iterator[MergedPair]
 
 
 def _written(
-    graph: ReferenceGraph, operators: Sequence[Operator], inputs: Sequence[TensorSpec], compiler: "Compiler"
+    graph: ReferenceGraph,
+    operators: Sequence[Operator],
+    inputs: Sequence[TensorSpec],
+    subgraphs: Mapping[int, int | None],
+    compiler: "Compiler",
 ) -> Iterator[WrittenGrid]:
     """Yield the grids on which the device writes values, where they are not those on which the values are read."""
+
+    def dtype_of(index: int | None) -> str | None:
+        return None if index is None else inputs[-1 - index].dtype if index < 0 else graph.calls[index].dtype
+
+    def read_by(index: int) -> int | None:
+        arguments = graph.calls[index].arguments
+        return index_of(arguments[0]) if arguments else None
+
     for row, call in zip(operators, graph.calls, strict=True):
-        if row.quantization is None or row.shape is None or row.index in graph.constant_calls:
+        is_on_cpu = subgraphs.get(row.index, 0) is None
+        if row.quantization is None or row.shape is None or row.constant or is_on_cpu:
             continue
-        read = index_of(call.arguments[0]) if call.arguments else None
-        source = graph.calls[read] if read is not None and read >= 0 else None
-        split = read is not None and read >= 0 and operators[read].subgraph != row.subgraph
-        dtype = inputs[-1 - read].dtype if read is not None and read < 0 else source and source.dtype
+        first = source = read_by(row.index)
+        while first is not None and first >= 0 and graph.calls[first].target in CASTS:
+            if {first, row.index} <= subgraphs.keys() and subgraphs[first] != subgraphs[row.index]:
+                first = source
+                break
+            first = read_by(first)
         kernel = KernelCall(
             index=row.index,
             target=call.target,
             arguments=call.arguments,
             shape=row.shape,
+            dtype=call.dtype or "",
             qparams=row.quantization,
             overrides=row.overrides,
-            source_target=source and source.target,
-            source_dtype=dtype,
-            is_split=split,
+            source_dtype=dtype_of(source),
+            cast_dtype=dtype_of(first),
         )
-        if (written := compiler.written_grid(kernel)) is not None:
+        if row.index not in graph.clamped_calls and (written := compiler.written_grid(kernel)) is not None:
             yield written
 
 

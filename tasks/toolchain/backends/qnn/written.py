@@ -3,7 +3,7 @@
 - The softmax of 8 bits has a step that is a whole number of 2^-16, rounded down. So every value is 1.9 times as large
   with a step of 1.9 · 2^-16, and below 2^-16 every value is the largest of the grid.
 - The cast of a 32-bit integer to a float writes the integer itself as the quantized value, and cuts it off at the ends
-  of the grid. If it reads an integer that the same delegate narrows to 32 bits, the two casts are one, which is right.
+  of the grid. If it reads an integer of 64 bits that the same delegate narrows, the two casts are one, which is right.
 """
 
 import math
@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig
 from qnnsweep.tasks.records import WrittenGrid
-from qnnsweep.tasks.toolchain.backends.kernel_call import KernelCall
+from qnnsweep.tasks.toolchain.backends.kernel_call import CASTS, KernelCall
 
-_SOFTMAX = "aten._softmax.default"
-_CASTS = ("aten._to_copy.default", "dim_order_ops._to_dim_order_copy.default")
+_SOFTMAXES = frozenset({"aten._softmax.default", "aten._safe_softmax.default"})
+_OTHER_KERNELS = frozenset({OverridePrecision.cpu, OverridePrecision.float16})
 _UNIT = 2.0**-16
 _NO_STEP = 2.0**-40  # every value of a softmax that is not zero is the largest of such a grid
 _SHORT, _SHORT_STEP = 16, 2.0**-9  # rows of at most so many elements have any step from this one on
@@ -23,13 +23,13 @@ _DIGITS = 4  # of the end of a range
 
 def written_grid(call: KernelCall, scheme: SchemeConfig) -> WrittenGrid | None:
     """Return the grid on which a call writes its value; None if it is the grid on which the value is read."""
-    on_cpu = (scheme.overrides[index].precision is OverridePrecision.cpu for index in call.overrides)
-    if len(call.qparams.scale) > 1 or any(on_cpu):
+    asked = {scheme.overrides[index].precision for index in call.overrides}
+    if len(call.qparams.scale) > 1 or asked & _OTHER_KERNELS or not call.dtype.startswith("float"):
         return None
-    if call.target == _SOFTMAX:
+    if call.target in _SOFTMAXES:
         return _of_softmax(call)
-    is_one_of_two = call.source_target in _CASTS and not call.is_split
-    return _of_cast(call) if call.target in _CASTS and call.source_dtype == "int32" and not is_one_of_two else None
+    reads_integer = call.source_dtype == "int32" and call.cast_dtype != "int64"
+    return _of_cast(call) if call.target in CASTS and reads_integer else None
 
 
 def _of_softmax(call: KernelCall) -> WrittenGrid | None:
