@@ -2,7 +2,7 @@
 
     python benchmarks/runtimes.py                                      the models that need no optional extra
     python benchmarks/runtimes.py model=digits_cnn soc=SM8650          other cells
-    python benchmarks/runtimes.py --where here ssh model=digits_cnn    ONNX Runtime here, and behind a real sshd
+    python benchmarks/runtimes.py --where here --where ssh model=digits_cnn   ONNX Runtime here, and behind a real sshd
 
 All runs have one store: only the first one compiles, the others execute and compare the same programs. Each row of the
 tables `outputs`, `operators`, `budget`, `probe` and `steps` must be equal, to the last bit, but for the name of the run
@@ -43,7 +43,7 @@ def main() -> None:
     """Run ExecuTorch's runtime once and ONNX Runtime in each place. Print the numbers of equal and different rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     places = ("here", "ssh")
-    parser.add_argument("--where", nargs="+", choices=places, default=["here"], help="where ONNX Runtime executes")
+    parser.add_argument("--where", action="append", choices=places, help="where ONNX Runtime executes; default here")
     parser.add_argument("--own-python", action="store_true", help="the device has the Python of this environment")
     parser.add_argument("--folder", type=Path, help="the folder of the artifacts; by default a temporary one")
     parser.add_argument("--json", type=Path, help="write the numbers to this file")
@@ -55,7 +55,8 @@ def main() -> None:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         python = sys.executable if arguments.own_python else bare_python(folder / "python")
         devices = {
-            where: stack.enter_context(second_device(folder, python, ssh=where == "ssh")) for where in arguments.where
+            where: stack.enter_context(second_device(folder, python, ssh=where == "ssh"))
+            for where in arguments.where or ["here"]
         }
         settings = [*overrides, "measure.cures=0", f"artifacts={folder / 'artifacts'}"]
         tables = folder / "artifacts" / "tables"
@@ -64,7 +65,7 @@ def main() -> None:
         table = pd.concat(compared(tables, first, second).assign(where=where) for where, second in runs.items())
     print(table.to_string(index=False))
     unlike = table[(table["different"] > 0) | (table["outcome"] != table["outcome of ONNX Runtime"])]
-    numbers = {"cells": len(table), "equal": len(table) - len(unlike), "rows": int(table["rows"].sum())}
+    numbers = {"compared": len(table), "equal": len(table) - len(unlike), "rows": int(table["rows"].sum())}
     print(json.dumps(numbers))
     if arguments.json:
         arguments.json.write_text(json.dumps(numbers))

@@ -172,7 +172,7 @@ RUNGS: dict[Rung, str] = {
     "lowered": "The edge graph after the backend's passes, with float weights and nothing rounded, on the host.",
     "edge": "The edge graph with rounded weights and floating-point activations, on the host.",
     "designed": "The edge graph on the host, with every value rounded to the grid that the lowering recorded for it, "
-    "except values that only clamps read.",
+    "except values that only clamps read. Kernels that are known to write another grid do so here, too.",
     "device": "The program that ships, on the device.",
     "quantized": "The graph that pt2e converted, with its integers simulated in floating point, on the host; it also "
     "rounds where the compiler does not, so it is beside the path to the device.",

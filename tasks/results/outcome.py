@@ -110,7 +110,7 @@ def failed_checks(comparison: Comparison) -> list[IoCheck]:
 
 
 def another_scheme_can_help(cell: CellResult) -> bool:
-    """Return whether a cell did not fail, or only because its scheme rounds a part of an output to a constant.
+    """Return whether a cell did not fail, or only because a part of an output is constant in its design, too.
 
     The outputs of any other cell that failed are not those of the model, whatever its scheme is.
     """
