@@ -41,6 +41,7 @@ from qnnsweep.tasks.toolchain.backends.qnn.elements import has_float_activations
 from qnnsweep.tasks.toolchain.backends.qnn.failures import refusal
 from qnnsweep.tasks.toolchain.backends.qnn.floats import partitions, without_floats_grids, without_grids
 from qnnsweep.tasks.toolchain.backends.qnn.linears import only_selected
+from qnnsweep.tasks.toolchain.backends.qnn.pools import with_strides
 from qnnsweep.tasks.toolchain.backends.qnn.quantizer import LARGEST_WEIGHT, quantizer_of
 from qnnsweep.tasks.toolchain.backends.qnn.shared_constants import separate, shared_constants
 from qnnsweep.tasks.toolchain.backends.qnn.switched_off import pass_manager, skipped_operators
@@ -74,7 +75,7 @@ class QnnCompiler(Compiler):
         return quantizer_of(scheme, module)
 
     def before_edge(self, program: ExportedProgram) -> tuple[ExportedProgram, Sequence[Any] | None]:
-        program = self._passes().transform_for_export_pipeline(program)
+        program = self._passes().transform_for_export_pipeline(with_strides(program))
         converts = any(override.as_conv2d for override in self._scheme.overrides)
         passes = self._passes().get_to_edge_transform_passes(
             program, skip_node_op_set=skipped_operators(), convert_linear_to_conv2d=converts
