@@ -6,6 +6,7 @@ from qnnsweep.tasks.records import Operator
 
 _NOUNS = {
     "aten._native_batch_norm_legit_no_training": "batch norm",
+    "aten._safe_softmax": "softmax",
     "aten._softmax": "softmax",
     "aten._to_copy": "cast",
     "aten.add": "addition",
