@@ -68,7 +68,7 @@ class _Dead:
 
     @property
     def of_the_scheme(self) -> bool:
-        """Return whether the design does not vary clearly either, so that another scheme can."""
+        """Return whether the design, which follows from the scheme, does not vary clearly either."""
         return self.clear and self.design_varies is False
 
 
@@ -113,7 +113,8 @@ def _constant_parts(
     if fixed:
         dead = _whole("", *whole, design, max(assembled.step, _own_step(whole[0])))
         if design is not None and dead.design_varies:
-            # The device loses what its design has: no rounding of the scheme is an excuse. A last bit is not much.
+            # The device loses what its design has: no rounding of the scheme is an excuse. A design that varies by the
+            # last steps of its grid has as little as the device.
             largest = float(np.abs(design).max())
             lost = _whole("", design.astype(np.float64), whole[1], None, max(assembled.step, largest / _FINE))
             dead = replace(dead, clear=dead.clear or lost.clear, design_varies=lost.clear or not dead.clear)

@@ -66,7 +66,7 @@ class OperatorFacts:
     bias_use: BiasUse | None
     """None if the operator has no bias, or if its floats are not known."""
     written: WrittenGrid | None = None
-    """None if the device writes the value on the grid on which it is read."""
+    """The grid on which the device writes the value; None if it is the grid on which the value is read."""
     twins: tuple[str, ...] = ()
     """The operators that the selector selects in all methods, with this one; empty for a selector of one method."""
 

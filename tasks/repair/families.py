@@ -35,7 +35,7 @@ _BLOCKED = ("16a4w",)
 _WITH_WEIGHT = ("aten.convolution", "aten.linear")
 _LEAST_ERROR = "HistogramObserver"  # it searches the range with the smallest squared error
 _UNDO = 0.5  # the cost of removing a setting: the scheme becomes simpler
-_KNOWN = 0.5  # of a change whose whole effect is known
+_KNOWN = 0.5  # the cost of a change whose whole effect is known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

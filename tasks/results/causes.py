@@ -1,7 +1,7 @@
 """The causes of an output's error in words, from the budget: what an ablation removed, and where."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from qnnsweep.tasks.numerics.reported import budget_of, on_sample
 from qnnsweep.tasks.numerics.verdict import wrong_integers
@@ -80,15 +80,19 @@ def _percents(shares: Sequence[float]) -> list[int]:
 
 def is_of_the_scheme(comparison: Comparison, output: OutputComparison) -> bool:
     """Return whether less than a tenth of an output's error is of the device, or of unknown origin."""
-    totals = [share for share in budget_of(comparison, output) if share.operator is None and share.share is not None]
-    others = sum(share.share or 0.0 for share in totals if share.cause in _NOT_OF_THE_SCHEME)
-    return bool(totals) and others < SIGNIFICANT_SHARE
+    others = _shares_of(_NOT_OF_THE_SCHEME, comparison, output)
+    return others is not None and others < SIGNIFICANT_SHARE
 
 
 def is_of_the_device(comparison: Comparison, output: OutputComparison) -> bool:
     """Return whether at least a tenth of an output's error is of the device. Its design can have the same error."""
-    totals = [share for share in budget_of(comparison, output) if share.operator is None and share.cause == "device"]
-    return any((share.share or 0.0) >= SIGNIFICANT_SHARE for share in totals)
+    return (_shares_of(("device",), comparison, output) or 0.0) >= SIGNIFICANT_SHARE
+
+
+def _shares_of(counted: Container[Cause], comparison: Comparison, output: OutputComparison) -> float | None:
+    """Return the sum of the shares of some causes in an output's error; None if no share is known."""
+    totals = [share for share in budget_of(comparison, output) if share.operator is None and share.share is not None]
+    return sum(share.share or 0.0 for share in totals if share.cause in counted) if totals else None
 
 
 def _in_brackets(words: str) -> str:

@@ -49,7 +49,7 @@ def lower_model(
     program = store.put_bytes(shipped[0].program.buffer)
     bundled = _bundled(store, shipped[0].program, models)
     methods = [
-        replace(_lowered(model, ship, program, compiler, options, store), profile=profile)
+        replace(_designed(_lowered(model, ship, program, options, store), model, compiler, store), profile=profile)
         for model, ship, profile in zip(models, shipped, profiles, strict=True)
     ]
     if options.dump_operators:
@@ -94,15 +94,13 @@ def _shipping(compiler: Compiler, models: Sequence[EdgeModel], *, keep: bool) ->
     return compile_methods(compiler, programs)
 
 
-def _lowered(
-    model: EdgeModel, ship: Compiled, program: Blob, compiler: Compiler, options: LoweringOptions, store: Store
-) -> LoweredMethod:
+def _lowered(model: EdgeModel, ship: Compiled, program: Blob, options: LoweringOptions, store: Store) -> LoweredMethod:
     """Return the record of one method, with its part of the shipping program and without the other programs."""
     graph = ship.graph
     _check_order(model.quantized.exported.inputs, graph)
     info = get_delegation_info(graph.graph_module)
     numbers = subgraphs(graph)
-    lowered = LoweredMethod(
+    return LoweredMethod(
         quantized=model.quantized,
         debug_programs=(),
         etrecord=None,
@@ -131,7 +129,6 @@ def _lowered(
         references=model.references,
         weights=model.weights,
     )
-    return _designed(lowered, model, compiler, store)
 
 
 def _designed(lowered: LoweredMethod, model: EdgeModel, compiler: Compiler, store: Store) -> LoweredMethod:

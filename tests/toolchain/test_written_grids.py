@@ -25,7 +25,7 @@ lowest = {rung: rows[rows.rung == rung].snr_db.min() for rung in ("designed", "d
 repair = before.repair(overrides=["target.final_snr_db=90", "budget.compilations=2"], progress=False)
 steps = repair.steps[repair.steps.step == 1]
 gains = [float(steps[name].iloc[0]) for name in ("predicted_db", "measured_db")]
-print(json.dumps({"sentence": before.sentence, "lowest": lowest, "change": repair.changes, "gains": gains}))
+print(json.dumps({"sentence": before.sentence, "lowest": lowest, "gains": gains}))
 """
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from qnnsweep.tasks.records import Quantization
 
 CASTS = frozenset({"aten._to_copy.default", "dim_order_ops._to_dim_order_copy.default"})
+"""The targets of the calls that convert a value to another type."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
