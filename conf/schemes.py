@@ -85,7 +85,8 @@ class SchemeOverride:
     share_clamp: bool | None = None
     """Whether the result has the grid of the clamp (relu, relu6, hardtanh …) that reads it."""
     as_conv2d: bool | None = None
-    """Whether a linear layer is compiled in another form: as a convolution with a kernel of 1×1."""
+    """Whether a linear layer, or a batch norm that no convolution takes in, is compiled in another form: as a
+    convolution with a kernel of 1×1."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -159,4 +159,4 @@ def _key_inputs(
     return lowered, comparison, (replace(scheme, name=""), kind, soc, count, limits, known)
 
 
-cure_task = stage(cure, version=18, key_inputs=_key_inputs)
+cure_task = stage(cure, version=19, key_inputs=_key_inputs)

@@ -55,6 +55,8 @@ class Candidate:
     """The part of the error that is the device's own at these operators, if the change is for this error."""
     is_known: bool = False
     """Whether the model of the arithmetic has the error that the change removes; see `Family`."""
+    is_of_kernel: bool = False
+    """Whether the change certainly removes `device_share`; see `Family`."""
     is_needed: bool = False
     """Whether the program is larger than its target without the change, so that a loss is no reason against it."""
 
@@ -123,7 +125,7 @@ def candidates(
 def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
     # The candidates that are needed stay in their order.
     order = 0.0 if candidate.is_needed else -candidate.estimated_db / candidate.cost
-    return not candidate.is_needed, not candidate.is_known, order
+    return not candidate.is_needed, not (candidate.is_known or candidate.is_of_kernel), order
 
 
 def energies(shares: Sequence[ErrorShare]) -> dict[tuple[Cause, str], float]:
@@ -169,17 +171,18 @@ class _Search:
             if (change.cause, change.change) == (family.causes[0], family.change)
             for name in change.operators
         }
+        is_of_all = family.is_known or family.is_of_kernel
         offers = {
             operator.operator.name: offer
             for operator in self._facts.values()
             if operator.selector is not None
             and operator.operator.name not in failed
-            and (family.is_known or self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY)
+            and (is_of_all or self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY)
             and (offer := self._offer(family, operator)) is not None
         }
         ranked = sorted(offers, key=lambda name: -self._removed(family, [name]))
         counts = range(1, min(len(ranked), _MOST_OPERATORS) + 1)
-        if family.is_known:
+        if is_of_all:
             counts = [len(ranked)] if ranked else []
         drafts = [self._draft(family, ranked[:count], offers) for count in counts]
         useful = [draft for draft in drafts if draft.estimated_db >= _LEAST_GAIN_DB and draft.more_bytes <= most_bytes]
@@ -327,6 +330,7 @@ class _Search:
             cost=draft.cost,
             device_share=0.0 if family.is_known or family.causes[0] != "device" else self._of_device(draft.names),
             is_known=family.is_known,
+            is_of_kernel=family.is_of_kernel,
         )
 
     def _where(self, names: Sequence[str]) -> str:

@@ -85,7 +85,7 @@ class Promise:
             return None
         if not self._device or not self._device.keys() <= self.design.keys():
             return None
-        removed = candidate.device_share if self._is_measured else 0.0
+        removed = candidate.device_share if self._is_measured or candidate.is_of_kernel else 0.0
         changed = dict(zip(self._samples, trial.noise, strict=True))
         # A step after another token than eager PyTorch's has no noise on the device.
         device, design, after = (

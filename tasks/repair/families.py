@@ -55,6 +55,9 @@ class Family:
     is_known: bool = False
     """Whether the model of the arithmetic has the error that the change removes, which an operator passes on to others.
     Then the change is for all operators that have it, the whole error of the cause counts, and it is tried first."""
+    is_of_kernel: bool = False
+    """Whether the device then computes the operators by another kernel, so that the error of the one before goes. The
+    change is for all operators that can have it, and it is tried first."""
     with_group: bool = False
     """Whether the operators that have the same grid, and read each other, must change too."""
     with_later: bool = False
@@ -289,6 +292,14 @@ def _as_conv2d(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None
     return {"as_conv2d": True}
 
 
+def _batch_norm_as_conv2d(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
+    # An output of a batch norm is an operator of its own.
+    is_norm = operator.operator.target == "getitem" and (operator.selector or ("",))[0].startswith("batch_norm")
+    if not is_norm or operator.operator.subgraph is None:
+        return None
+    return None if _setting(operator, scheme, "precision") is not None else {"as_conv2d": True}
+
+
 def _on(precision: OverridePrecision) -> OfferOf:
     def offer(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
         if _setting(operator, scheme, "precision") is not None or operator.operator.subgraph is None:
@@ -327,6 +338,14 @@ FAMILIES = (
         offer=_holds_written,
         is_known=True,
         cost=_KNOWN,
+    ),
+    Family(
+        causes=("device",),
+        change="a depthwise convolution",
+        offer=_batch_norm_as_conv2d,
+        is_of_kernel=True,
+        cost=_KNOWN,
+        operator_cost=0.0,
     ),
     Family(causes=_STEPS, change="16-bit activations", offer=_wide_activations, with_readers=True, activation_bits=8),
     # A guess: it comes after all changes that certainly have an effect.

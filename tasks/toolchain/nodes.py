@@ -45,6 +45,12 @@ def target_name(target: Any) -> str:
     return str(target._op if isinstance(target, EdgeOpOverload) else target)
 
 
+def attribute(module: GraphModule, node: Node) -> torch.Tensor:
+    """Return the tensor of a module that a node reads."""
+    owner, _, name = str(node.target).rpartition(".")
+    return getattr(module.get_submodule(owner), name)
+
+
 def schema_name(node: Node) -> str:
     """Return the name of the operator that a node calls, without its overload: `aten::cat`; empty for other nodes."""
     return str(getattr(getattr(node.target, "_schema", None), "name", ""))

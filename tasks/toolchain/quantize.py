@@ -12,9 +12,11 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from qnnsweep.conf.schemes import Precision, SchemeConfig
 from qnnsweep.tasks.records import Blob, ExportedMethod, ExportedModel, QuantizedMethod, QuantizedModel, StateLink
 from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain.backends.compiler import Compiler
 from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.batch_norms import with_own_convolutions
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
-from qnnsweep.tasks.toolchain.nodes import OBSERVER_REPLACEMENT, make_portable
+from qnnsweep.tasks.toolchain.nodes import OBSERVER_REPLACEMENT, attribute, make_portable
 from qnnsweep.tasks.toolchain.overridden import INPUTS_OF_GRAPH, METHOD_OF_GRAPH
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.shared_observers import equalize_states, share_observers
@@ -62,7 +64,7 @@ def _calibrated(
     """Return the calibrated graph of every method. With states, the methods are calibrated together."""
     compiler = backend_of(kind).compiler(scheme, None)
     with torch.no_grad():
-        prepared = [prepare_pt2e(module, compiler.quantizer(scheme, module)) for module in modules]
+        prepared = [_prepared(module, compiler, scheme) for module in modules]
         by_name = {exported.name: graph for exported, graph in zip(methods, prepared, strict=True)}
         if links is not None:
             share_observers(by_name)
@@ -91,8 +93,12 @@ def _loaded(exported: ExportedMethod, store: Store) -> GraphModule:
 def check_overrides(model: ExportedModel, scheme: SchemeConfig, kind: str, store: Store) -> None:
     """Raise RequestError if an override of the scheme does not fit an exported program. Nothing is calibrated."""
     for exported in model.methods:
-        module = _loaded(exported, store)
-        prepare_pt2e(module, backend_of(kind).compiler(scheme, None).quantizer(scheme, module))
+        _prepared(_loaded(exported, store), backend_of(kind).compiler(scheme, None), scheme)
+
+
+def _prepared(module: GraphModule, compiler: Compiler, scheme: SchemeConfig) -> GraphModule:
+    """Return the graph with observers. What torchao folds is folded."""
+    return prepare_pt2e(with_own_convolutions(module), compiler.quantizer(scheme, module))
 
 
 def _converted_method(exported: ExportedMethod, prepared: GraphModule, store: Store) -> QuantizedMethod:
@@ -100,7 +106,7 @@ def _converted_method(exported: ExportedMethod, prepared: GraphModule, store: St
     with torch.no_grad():
         observers = _weight_observers(prepared)
         float_weights = put_tensors(
-            store, {node.name: _attribute(prepared, node.all_input_nodes[0]).float() for node in observers}
+            store, {node.name: attribute(prepared, node.all_input_nodes[0]).float() for node in observers}
         )
         module = _converted(prepared, observers)
         sample = read_samples(store, exported.evaluation, input_names(exported), 1)[0]
@@ -137,11 +143,6 @@ def _weight_observers(prepared: GraphModule) -> list[Node]:
         for node in prepared.graph.nodes
         if node.op == "call_module" and [source.op for source in node.all_input_nodes] == ["get_attr"]
     ]
-
-
-def _attribute(module: GraphModule, node: Node) -> torch.Tensor:
-    owner, _, name = str(node.target).rpartition(".")
-    return getattr(module.get_submodule(owner), name)
 
 
 def _converted(prepared: GraphModule, observers: list[Node]) -> GraphModule:

@@ -2,7 +2,8 @@
 
 The scheme is applied by ExecuTorch's own quantizer and the backend's own passes, with all that they change beside the
 operators of an override: shared grids, constants, readers. The model of the arithmetic then runs every sample. If this
-promises a gain, the operators whose bits or form changed are compiled, with all others on the CPU.
+promises a gain, the operators whose bits or form changed are compiled, with all others on the CPU. If this ends in an
+error, the whole program decides.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -70,8 +71,14 @@ def try_scheme(
     for method in designed:
         differing = _changed(method.before.operators, method.operators, scheme, changed)
         names = {method.operators[index].name for index in differing}
-        if names and (refused := _refusal(method.before, method.program, names, changed, kind, soc)) is not None:
-            return noise, refused
+        if not names:
+            continue
+        refused, error = _refusal(method.before, method.program, names, changed, kind, soc)
+        if refused is None and error is not None and len(designed) == 1 and plan is None:
+            # HTP cannot lay out some graphs that are a part of a graph which it can lay out.
+            error = why_refused(method.before.exported, changed, kind, soc, store)
+        if (reason := refused or error) is not None:
+            return noise, reason
     return noise, None
 
 
@@ -142,10 +149,11 @@ def _refusal(
     scheme: SchemeConfig,
     kind: str,
     soc: SocConfig | None,
-) -> str | None:
-    """Return why operators cannot be compiled; None if they can. `names`: of the operators. Makes `edge` unusable.
+) -> tuple[str | None, str | None]:
+    """Return why an operator is refused, and the error of the program of these operators; None if there is none.
 
-    An operator is refused, too, if the compiler delegated it before the change, and would now leave it on the CPU.
+    `names`: of the operators. Makes `edge` unusable. An operator is refused, too, if the compiler delegated it before
+    the change, and would now leave it on the CPU.
     """
     method = before.exported.name
     others = replace(scheme, overrides=[*scheme.overrides, _REST_ON_CPU])
@@ -156,7 +164,8 @@ def _refusal(
         elif has_precision(node, scheme.overrides, OverridePrecision.cpu):
             on_cpu.add(node.name)
     refusals, error = try_delegation(backend_of(kind).compiler(others, soc), edge, method)
-    return next((f"{name}: {why}" for name, why in refusals.items() if name in names and name not in on_cpu), error)
+    refused = (f"{name}: {why}" for name, why in refusals.items() if name in names and name not in on_cpu)
+    return next(refused, None), error
 
 
 def _changed(

@@ -19,6 +19,7 @@ from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverrid
 from qnnsweep.tasks.errors import RequestError
 from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.toolchain.backends.qnn.annotations import annotation_of, on_range, origin, result_spec
+from qnnsweep.tasks.toolchain.batch_norms import as_convolutions, is_written_as_convolution
 from qnnsweep.tasks.toolchain.overridden import (
     INPUTS_OF_GRAPH,
     METHOD_OF_GRAPH,
@@ -82,7 +83,9 @@ class OverridingQuantizer(Quantizer):
         self._inputs = inputs
 
     def transform_for_annotation(self, model: GraphModule) -> GraphModule:
-        return self._quantizer.transform_for_annotation(model)
+        model = self._quantizer.transform_for_annotation(model)
+        settings = select(model.graph, self._scheme.overrides, self._method, self._inputs)
+        return as_convolutions(model, lambda node: node in settings and bool(settings[node].as_conv2d))
 
     def validate(self, model: GraphModule) -> None:
         self._quantizer.validate(model)
@@ -363,6 +366,10 @@ _EFFECTS: tuple[tuple[str, str, Callable[[Node], bool]], ...] = (
         f"no result is read by a clamp alone; clamps are {', '.join(_CLAMPS)}",
         lambda node: bool(clamp_of(node)),
     ),
-    ("as_conv2d", "none is a linear layer", lambda node: operator_type(node) == "linear"),
+    (
+        "as_conv2d",
+        "none is a linear layer, or a batch norm that no convolution takes in",
+        lambda node: operator_type(node) == "linear" or is_written_as_convolution(node),
+    ),
 )
 """Settings, the reason why they can have no effect, and a function that returns whether they affect an operator."""

@@ -1,0 +1,130 @@
+"""Batch norms as convolutions of their own: depthwise ones, with a kernel of 1×1.
+
+`prepare_pt2e` of torchao folds a batch norm into the convolution or the linear layer that it reads, whoever else reads
+it or its weight. They then compute with the weight of the batch norm, and the graph is another function than the model.
+A transposed convolution with groups gets a weight of another shape, or none. These batch norms must not be folded.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from qnnsweep.tasks.toolchain.nodes import CONVOLUTIONS, attribute
+
+_ATEN = torch.ops.aten
+_BATCH_NORMS: Mapping[object, int] = {
+    _ATEN.batch_norm.default: 7,
+    _ATEN._native_batch_norm_legit_no_training.default: 6,
+}
+"""The position of `eps` among the arguments."""
+_PADDED = (_ATEN.conv1d.padding, _ATEN.conv2d.padding, _ATEN.conv3d.padding)
+_TRANSPOSED: Mapping[object, int] = dict.fromkeys(
+    (_ATEN.conv_transpose1d.default, _ATEN.conv_transpose2d.input, _ATEN.conv_transpose3d.input), 6
+)
+"""The position of `groups` among the arguments."""
+_WEIGHT, _BIAS = "_as_conv2d_weight", "_as_conv2d_bias"
+_FOLDED_INTO = frozenset({*CONVOLUTIONS, *_PADDED, _ATEN.linear.default})
+
+
+def is_batch_norm(node: Node) -> bool:
+    """Return whether a node computes a batch norm whose statistics and parameters are constants."""
+    if node.target not in _BATCH_NORMS or node.args[5] is True:
+        return False
+    parameters, statistics = ([getattr(argument, "op", None) for argument in node.args[at : at + 2]] for at in (1, 3))
+    return statistics == ["get_attr"] * 2 and {*parameters} <= {"get_attr", None}
+
+
+def is_written_as_convolution(node: Node) -> bool:
+    """Return whether a node is the convolution of a batch norm; see `as_convolutions`."""
+    return node.target is _ATEN.conv2d.default and str(node.args[1].target).endswith(_WEIGHT)  # type: ignore[union-attr]
+
+
+def with_own_convolutions(module: GraphModule) -> GraphModule:
+    """Write the batch norms that torchao would fold wrongly as convolutions. Return the same module."""
+    readers: dict[object, list[Node]] = defaultdict(list)
+    for node in module.graph.nodes:
+        if node.target in _FOLDED_INTO:
+            readers[node.args[1].target].append(node)
+
+    def would_be_wrong(node: Node) -> bool:
+        source = node.args[0]
+        if not isinstance(source, Node) or source.target not in _FOLDED_INTO:
+            return False
+        folded = [*map(_only_batch_norm, readers[source.args[1].target])]  # type: ignore[union-attr]
+        in_groups = source.target in _TRANSPOSED and [*source.args, *[1] * 9][_TRANSPOSED[source.target]] != 1
+        return in_groups or None in folded or len({norm.args[1:] for norm in folded if norm is not None}) > 1
+
+    return as_convolutions(module, would_be_wrong)
+
+
+def _only_batch_norm(source: Node) -> Node | None:
+    """Return the batch norm that is the only reader of a value; None if there are others."""
+    (reader,) = source.users if len(source.users) == 1 else (None,)
+    return reader if reader is not None and is_batch_norm(reader) and reader.args[0] is source else None
+
+
+def as_convolutions(module: GraphModule, is_selected: Callable[[Node], bool]) -> GraphModule:
+    """Write the batch norms that are selected as depthwise convolutions of 1×1. Return the same module."""
+    for node in [node for node in module.graph.nodes if is_batch_norm(node) and is_selected(node)]:
+        _write_as_convolution(module, node)
+    module.recompile()
+    return module
+
+
+def _write_as_convolution(module: GraphModule, norm: Node) -> None:
+    """Replace y = (x - mean) / sqrt(var + eps) · scale + shift, per channel, by a convolution with one weight each."""
+    arguments: list[Any] = list(norm.args)
+    mean, var = (attribute(module, argument) for argument in arguments[3:5])
+    scale, shift = (
+        torch.full_like(mean, default) if argument is None else attribute(module, argument)
+        for argument, default in zip(arguments[1:3], (1.0, 0.0), strict=True)
+    )
+    weight = scale * torch.rsqrt(var + arguments[_BATCH_NORMS[norm.target]])
+    bias = shift - mean * weight
+    source, channels = arguments[0], weight.numel()
+    shape = list(source.meta["val"].shape)
+    with module.graph.inserting_before(norm):
+        constants = [
+            _constant(module, norm, _WEIGHT, weight.reshape(channels, 1, 1, 1)),
+            _constant(module, norm, _BIAS, bias),
+        ]
+        value = source
+        if len(shape) != 4:
+            value = _call(norm, _ATEN.reshape.default, value, [shape[0], channels, math.prod(shape[2:]), 1])
+        value = _call(norm, _ATEN.conv2d.default, value, *constants, [1, 1], [0, 0], [1, 1], channels)
+        if len(shape) != 4:
+            value = _call(norm, _ATEN.reshape.default, value, shape)
+    results = [norm] if norm.target is _ATEN.batch_norm.default else [item for item in norm.users if item.args[1] == 0]
+    for result in results:
+        result.replace_all_uses_with(value)
+    for node in dict.fromkeys((*results, norm, *norm.all_input_nodes[1:])):
+        if not node.users:
+            module.graph.erase_node(node)
+
+
+def _constant(module: GraphModule, norm: Node, name: str, value: torch.Tensor) -> Node:
+    """Give the module a parameter, and return the node that reads it."""
+    held = norm.name + name
+    module.register_parameter(held, torch.nn.Parameter(value.detach().clone(), requires_grad=False))
+    node = module.graph.get_attr(held)
+    node.meta["val"] = _fake(norm).fake_mode.from_tensor(value, static_shapes=True)
+    return node
+
+
+def _call(norm: Node, target: Callable[..., Any], *arguments: Any) -> Node:
+    """Insert a call that has the ancestry and the line of the batch norm."""
+    node = norm.graph.call_function(target, arguments)
+    mode = _fake(norm).fake_mode
+    with mode:
+        value = target(*(argument.meta["val"] if isinstance(argument, Node) else argument for argument in arguments))
+    node.meta = {**norm.meta, "val": value}
+    return node
+
+
+def _fake(norm: Node) -> Any:
+    value = norm.meta["val"]
+    return value[0] if isinstance(value, tuple | list) else value

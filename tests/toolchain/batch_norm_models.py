@@ -1,0 +1,110 @@
+"""Models with batch norms that torchao must not fold, their preparation in a worker, and one whose norms HTP has."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
+
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.batch_norms import is_written_as_convolution, with_own_convolutions
+
+
+def trained(norm: nn.Module) -> nn.Module:
+    """Return a batch norm with statistics and parameters as after a training."""
+    assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
+    nn.init.normal_(norm.running_mean, 0, 0.2)  # type: ignore[arg-type]
+    nn.init.uniform_(norm.running_var, 0.2, 1.0)  # type: ignore[arg-type]
+    if norm.affine:
+        nn.init.uniform_(norm.weight, 0.5, 1.5)
+        nn.init.normal_(norm.bias, 0, 0.2)
+    return norm
+
+
+class Net(nn.Module):
+    """A layer and two batch norms, called as the kind says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind = kind
+        self.layer: nn.Module = {
+            "linear": lambda: nn.Linear(4, 4),
+            "planes": lambda: nn.Conv1d(4, 4, 3, padding=1, bias=False),
+            "volumes": lambda: nn.Conv3d(4, 4, 3, padding=1),
+            "transposed in groups": lambda: nn.ConvTranspose2d(4, 4, 2, groups=2),
+        }.get(kind, lambda: nn.Conv2d(4, 4, 3, padding=1, bias=kind != "residual"))()
+        of_kind = {"linear": nn.BatchNorm1d, "planes": nn.BatchNorm1d, "volumes": nn.BatchNorm3d}
+        norm = of_kind.get(kind, nn.BatchNorm2d)
+        self.first = trained(norm(4))
+        self.second = trained(norm(4, affine=kind != "planes"))
+
+    @property
+    def sample(self) -> torch.Tensor:
+        sizes = {"linear": (), "planes": (6,), "volumes": (2, 3, 4)}.get(self.kind, (5, 6))
+        return torch.randn(1, 4, *sizes, generator=torch.Generator().manual_seed(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        match self.kind:
+            case "one weight, one of two calls":
+                return self.first(y) + self.layer(x + 1)
+            case "one weight, other batch norms" | "planes":
+                return self.first(y) + self.second(self.layer(x + 1))
+            case "one weight, one batch norm":
+                return self.first(y) + self.first(self.layer(x + 1))
+            case "transposed in groups" | "folded":
+                return self.first(y)
+        return self.first(y) + y
+
+
+def prepared_with_and_without(kind: str) -> tuple[float, float, int]:
+    """Return by how much two prepared graphs differ from eager PyTorch: torchao's from ours, and from the exported one.
+
+    The last number is that of the batch norms that we write as convolutions. Infinite: torchao raises an error.
+    """
+    model = Net(kind).eval()
+    scheme = SchemeConfig(name="x", quant_dtype="8a8w")
+    with torch.no_grad():
+        expected = model(model.sample)
+        module = with_own_convolutions(_exported(model))
+        written = sum(map(is_written_as_convolution, module.graph.nodes))
+        compiler = backend_of("qnn").compiler(scheme, None)
+        ours = prepare_pt2e(module, compiler.quantizer(scheme, module))(model.sample)
+        try:
+            module = _exported(model)
+            theirs = prepare_pt2e(module, compiler.quantizer(scheme, module))(model.sample)
+        except RuntimeError:
+            theirs = torch.full_like(expected, torch.inf)
+        return _distance(ours, expected), _distance(theirs, expected), written
+
+
+def _exported(model: Net) -> torch.fx.GraphModule:
+    return torch.export.export(model, (model.sample,), strict=True).module()  # type: ignore[return-value]
+
+
+def _distance(value: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((value - expected).abs().max())
+
+
+class BeforeActivation(nn.Module):
+    """A block that normalizes before it activates, as in DenseNet: no convolution takes its batch norms in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.stem, self.inner = nn.Conv2d(3, 16, 3, bias=False), nn.Conv2d(16, 16, 3, padding=1, bias=False)
+        self.first, self.second = trained(nn.BatchNorm2d(16)), trained(nn.BatchNorm2d(32))
+        self.out, self.head = nn.Conv2d(32, 16, 1), nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.max_pool2d(self.stem(x), 2)
+        x = torch.cat([x, self.inner(self.first(x).relu())], 1)
+        return self.head(self.out(self.second(x).relu()).mean((2, 3)))
+
+
+def images() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randn(1, 3, 16, 16, generator=generator) for _ in range(12)]
