@@ -32,6 +32,7 @@ from torchao.quantization.pt2e.quantizer import Quantizer
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import OverridePrecision, SchemeConfig, SchemeOverride
+from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.records import DelegatedNode, ExpectedTensor, Quantization, WrittenGrid
 from qnnsweep.tasks.records.keys import METHOD
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
@@ -52,6 +53,8 @@ from qnnsweep.tasks.toolchain.requantized import Requantization
 from qnnsweep.tasks.toolchain.tensors import dtype_name
 from qnnsweep.tasks.toolchain.workers.output import output_length, output_since
 
+_FAILURES = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What a builder of ExecuTorch raises for an operator that it does not expect. The operator then stays on the CPU."""
 _CPU, _FLOAT16 = OverridePrecision.cpu, OverridePrecision.float16
 _ANY = QcomChipset.SM8750
 """The SoC that is passed where ExecuTorch requires an SoC but the result does not depend on it."""
@@ -204,9 +207,14 @@ class _RecordingSupport(QnnOperatorSupport):
         is_float = has_precision(node, self._overrides, _FLOAT16)
         with without_grids(node) if is_float else contextlib.nullcontext():
             # ExecuTorch delegates every node that dequantizes a constant, even if only the CPU reads it.
-            supported = node.name not in self.skip_node_id_set and super().is_node_supported(_, node)
+            try:
+                supported = node.name not in self.skip_node_id_set and super().is_node_supported(_, node)
+                wrong = ""
+            except _FAILURES as error:
+                raise_shortage(error)
+                supported, wrong = False, f"ExecuTorch cannot build it ({type(error).__name__}: {error})"
         if not supported and node.op == "call_function":
-            messages = "; ".join(errors(output_since(start)))
+            messages = "; ".join([*filter(None, [wrong]), *errors(output_since(start))])
             skipped = "the scheme's overrides keep it on the CPU" if node.name in self.skip_node_id_set else ""
             if target_name(node.target) in self.skip_node_op_set:
                 skipped = "the toolchain keeps it on the CPU"

@@ -1,7 +1,8 @@
 """Constants that several delegated subgraphs read, such as the zero points of a module that is called twice.
 
-ExecuTorch copies a parameter for each subgraph, but not a call that depends on parameters alone. The subgraph of the
-first reader would return its value, and another would receive it as an input, which the compiler does not declare.
+ExecuTorch copies a parameter for each subgraph, but not a call that depends on parameters alone, or on nothing. The
+subgraph of the first reader would return its value, and another would receive it as an input, which the compiler does
+not declare. So would an operator on the CPU, such as the comparison of `clamp(x, min=tensor)`.
 """
 
 from collections.abc import Sequence
@@ -14,24 +15,27 @@ from qnnsweep.tasks.toolchain.nodes import held_tensors
 
 
 def shared_constants(program: ExportedProgram) -> list[Node]:
-    """Return the calls that depend on parameters alone, in their order, if several calls read one of them."""
+    """Return the calls that depend on no input of the model, in their order, if several calls read one of them."""
     changing, constants = {*program.graph_signature.buffers_to_mutate.values()}, dict[Node, None]()
     parameters = {name for name, held in held_tensors(program).items() if held not in changing}
     for node in program.graph.nodes:
         read = node.all_input_nodes
-        if node.op == "call_function" and read and all(n in constants or n.name in parameters for n in read):
+        if node.op == "call_function" and all(n in constants or n.name in parameters for n in read):
             constants[node] = None
     return [*constants] if any(len(node.users) > 1 for node in constants) else []
 
 
 def separate(program: ExportedProgram, constants: Sequence[Node], partitions: Sequence[Any]) -> None:
-    """Copy every call of `constants` for each further subgraph that reads it. `partitions`: the subgraphs."""
+    """Copy every call of `constants` for each further subgraph that reads it. `partitions`: the subgraphs.
+
+    Operators on the CPU get a copy of a number alone: ExecuTorch computes parameters for them.
+    """
     part_of = {node: partition.id for partition in partitions for node in partition.nodes}
     for node in reversed(constants):
         copies = dict[Any, Node]()
         for reader in list(node.users):
             part = part_of.get(reader)
-            if part is None or part == part_of.get(node):
+            if part == part_of.get(node) or (part is None and not is_number(node)):
                 continue
             if part not in copies:
                 with program.graph.inserting_after(node):
@@ -39,3 +43,8 @@ def separate(program: ExportedProgram, constants: Sequence[Node], partitions: Se
                 part_of[copies[part]] = part
             reader.replace_input_with(node, copies[part])
     program.graph_module.recompile()
+
+
+def is_number(node: Node) -> bool:
+    """Return whether a call depends on nothing but its own arguments, such as `full` and what is computed from it."""
+    return node.op == "call_function" and all(map(is_number, node.all_input_nodes))
