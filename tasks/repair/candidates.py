@@ -55,8 +55,10 @@ class Candidate:
     """The part of the error that is the device's own at these operators, if the change is for this error."""
     is_known: bool = False
     """Whether the model of the arithmetic has the error that the change removes; see `Family`."""
-    is_of_kernel: bool = False
+    replaces_kernel: bool = False
     """Whether the change certainly removes `device_share`; see `Family`."""
+    is_first: bool = False
+    """Whether the change is tried before all others that are not needed."""
     is_needed: bool = False
     """Whether the program is larger than its target without the change, so that a loss is no reason against it."""
 
@@ -125,7 +127,7 @@ def candidates(
 def _rank(candidate: Candidate) -> tuple[bool, bool, float]:
     # The candidates that are needed stay in their order.
     order = 0.0 if candidate.is_needed else -candidate.estimated_db / candidate.cost
-    return not candidate.is_needed, not (candidate.is_known or candidate.is_of_kernel), order
+    return not candidate.is_needed, not candidate.is_first, order
 
 
 def energies(shares: Sequence[ErrorShare]) -> dict[tuple[Cause, str], float]:
@@ -171,7 +173,7 @@ class _Search:
             if (change.cause, change.change) == (family.causes[0], family.change)
             for name in change.operators
         }
-        is_of_all = family.is_known or family.is_of_kernel
+        is_of_all = family.is_known or family.of_type
         offers = {
             operator.operator.name: offer
             for operator in self._facts.values()
@@ -330,7 +332,8 @@ class _Search:
             cost=draft.cost,
             device_share=0.0 if family.is_known or family.causes[0] != "device" else self._of_device(draft.names),
             is_known=family.is_known,
-            is_of_kernel=family.is_of_kernel,
+            replaces_kernel=family.replaces_kernel,
+            is_first=family.is_known or family.of_type,
         )
 
     def _where(self, names: Sequence[str]) -> str:

@@ -54,7 +54,8 @@ class Promise:
     """What the trials of a cell's candidates promise for the number that the target is about.
 
     `before`: the noise of `Cures.before`. `is_measured`: whether the changes will be measured. Then a change for the
-    device's own error is assumed to remove it at its operators, which no trial on the host shows.
+    device's own error is assumed to remove it at its operators, which no trial on the host shows. Without, it is known
+    of a change alone that replaces the device's kernel.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Promise:
             return None
         if not self._device or not self._device.keys() <= self.design.keys():
             return None
-        removed = candidate.device_share if self._is_measured or candidate.is_of_kernel else 0.0
+        removed = candidate.device_share if self._is_measured or candidate.replaces_kernel else 0.0
         changed = dict(zip(self._samples, trial.noise, strict=True))
         # A step after another token than eager PyTorch's has no noise on the device.
         device, design, after = (

@@ -65,6 +65,8 @@ class OperatorFacts:
     """The shape of the largest constant that the operator reads. Empty if it reads none."""
     bias_use: BiasUse | None
     """None if the operator has no bias, or if its floats are not known."""
+    called: str = ""
+    """The target of the call that computes the value. It returns a tuple if the operator takes the value out of one."""
     written: WrittenGrid | None = None
     """The grid on which the device writes the value; None if it is the grid on which the value is read."""
     twins: tuple[str, ...] = ()
@@ -281,8 +283,8 @@ def _facts(
     masking = {name for row in rows for name in row.masked_by}
     sources = [by_index[index] for index in operator.sources]
     # An output of an operator with several outputs, such as a batch norm, is an operator of its own.
-    computing = sources[0].sources if operator.target == "getitem" and sources else operator.sources
-    constants = [by_index[index].shape or () for index in computing if by_index[index].constant]
+    computing = sources[0] if operator.target == "getitem" and sources else operator
+    constants = [by_index[index].shape or () for index in computing.sources if by_index[index].constant]
     # The dequantized weights and biases of a layer have operators of their own; an addend is a constant of the graph.
     reads_constant = (
         operator.target.startswith(("aten.add", "aten.mul", "aten.sub", "aten.div"))
@@ -305,5 +307,6 @@ def _facts(
         weights=sum(map(math.prod, filter(None, constants))),
         weight_shape=max(constants, key=math.prod, default=()),
         bias_use=bias_use,
+        called=computing.target,
         written=written,
     )

@@ -55,9 +55,11 @@ class Family:
     is_known: bool = False
     """Whether the model of the arithmetic has the error that the change removes, which an operator passes on to others.
     Then the change is for all operators that have it, the whole error of the cause counts, and it is tried first."""
-    is_of_kernel: bool = False
-    """Whether the device then computes the operators by another kernel, so that the error of the one before goes. The
-    change is for all operators that can have it, and it is tried first."""
+    replaces_kernel: bool = False
+    """Whether another kernel, which is right, then computes the operators. The device's own error at them certainly
+    goes, although no trial on the host shows it."""
+    of_type: bool = False
+    """Whether the kernel of a type of operators is replaced. The change is for all of them, and is tried first."""
     with_group: bool = False
     """Whether the operators that have the same grid, and read each other, must change too."""
     with_later: bool = False
@@ -293,8 +295,7 @@ def _as_conv2d(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None
 
 
 def _batch_norm_as_conv2d(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
-    # An output of a batch norm is an operator of its own.
-    is_norm = operator.operator.target == "getitem" and (operator.selector or ("",))[0].startswith("batch_norm")
+    is_norm = operator.called.startswith(_BATCH_NORM) and operator.operator.shape is not None
     if not is_norm or operator.operator.subgraph is None:
         return None
     return None if _setting(operator, scheme, "precision") is not None else {"as_conv2d": True}
@@ -309,7 +310,7 @@ def _on(precision: OverridePrecision) -> OfferOf:
     return offer
 
 
-_LINEARS = "aten.linear"
+_LINEARS, _BATCH_NORM = "aten.linear", "aten._native_batch_norm"
 _CALIBRATED, _CLAMP, _FLOAT = "the calibrated range", "the grid of the clamp", "16-bit float"
 _STEPS: tuple[Cause, ...] = ("resolution", "device")
 """What finer steps remove: the device's error is a matter of them, too."""
@@ -343,7 +344,8 @@ FAMILIES = (
         causes=("device",),
         change="a depthwise convolution",
         offer=_batch_norm_as_conv2d,
-        is_of_kernel=True,
+        replaces_kernel=True,
+        of_type=True,
         cost=_KNOWN,
         operator_cost=0.0,
     ),
@@ -377,7 +379,12 @@ FAMILIES = (
         causes=("device",), change=_FLOAT, offer=_on(OverridePrecision.float16), activation_bits=8, operator_cost=0.5
     ),
     Family(
-        causes=("device",), change="the CPU", offer=_on(OverridePrecision.cpu), activation_bits=24, operator_cost=2.0
+        causes=("device",),
+        change="the CPU",
+        offer=_on(OverridePrecision.cpu),
+        replaces_kernel=True,
+        activation_bits=24,
+        operator_cost=2.0,
     ),
 )
 """All families. A family that is earlier in the list comes first among equals."""

@@ -1,4 +1,4 @@
-"""The change for values that the device's kernels write on another grid than that on which they are read."""
+"""The changes for errors of the device's kernels that are certain to go: another grid, and another kernel."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from qnnsweep.conf.schemes import SchemeOverride
-from qnnsweep.tasks.records import LoweredProgram, Quantization, WrittenGrid
+from qnnsweep.tasks.records import LoweredProgram, Quantization, Trial, WrittenGrid
+from qnnsweep.tasks.records.vocabulary import Rung
 from qnnsweep.tasks.repair.candidates import Candidate, candidates
+from qnnsweep.tasks.repair.cures import Promise
 from tests.repair.sample_cells import ADD, BYTES, cell, operator, scheme
-from tests.sample_records import with_method
+from tests.sample_records import ANSWER, with_method
 
 HELD = "a range that the device's kernel holds"
 
@@ -51,6 +53,34 @@ def test_all_kernels_that_write_another_grid_are_one_candidate_although_the_erro
         SchemeOverride(node="node_cast", range=[0.0, 255.0]),
         SchemeOverride(node="node_p", range=[0.0, 0.0079]),
     ]
+
+
+def test_all_batch_norms_become_convolutions_although_the_error_of_the_last_hides_that_of_the_others() -> None:
+    norms = [operator(f"norm{index}", "aten._native_batch_norm_legit_no_training.default", None) for index in (0, 1)]
+    norms = [replace(norm, shape=None) for norm in norms]
+    items = [operator(f"item{index}", "getitem", sources=(index,)) for index in (0, 1)]
+    comparison, lowered = cell([*norms, *items], {("device", "item1"): 0.99})
+    first = candidates(comparison, lowered, scheme("16a8w"))[0]
+    assert (first.change, first.operators) == ("a depthwise convolution", ("item1", "item0"))
+    assert first.scheme.overrides == [SchemeOverride(node=f"node_item{index}", as_conv2d=True) for index in (1, 0)]
+
+
+@pytest.mark.parametrize(("change", "gain_db"), [("a depthwise convolution", 20), ("the CPU", 20), ("16-bit float", 0)])
+def test_another_kernel_certainly_removes_the_error_of_the_one_before(change: str, gain_db: float) -> None:
+    norm = operator("norm", "aten._native_batch_norm_legit_no_training.default", None, shape=None)
+    comparison, lowered = cell([norm, operator("item", "getitem", sources=(0,))], {("device", "item"): 0.999})
+    rungs: dict[Rung, float] = {"designed": 30.0, "device": 10.0}
+    rows = [
+        replace(ANSWER, rung=rung, sample=sample, gap=replace(ANSWER.gap, snr_db=snr_db))
+        for rung, snr_db in rungs.items()
+        for sample in (0, 1)
+    ]
+    comparison = replace(comparison, outputs=tuple(rows))
+    (offered,) = [each for each in candidates(comparison, lowered, scheme("16a8w")) if each.change == change]
+    trial = Trial(cause="device", change=change, operators=("item",), noise=(0.001, 0.001), refused=None)
+    cure = Promise(comparison, lowered).of(offered, trial)
+    assert cure is not None
+    assert cure.predicted_db == pytest.approx(gain_db, abs=0.5)
 
 
 def test_a_cast_with_values_beyond_the_range_that_the_kernel_holds_has_no_such_change() -> None:

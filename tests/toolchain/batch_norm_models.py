@@ -1,10 +1,9 @@
-"""Models with batch norms that torchao must not fold, their preparation in a worker, and one whose norms HTP has."""
+"""Models with batch norms that torchao must not fold, and their preparation in a worker."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
 from qnnsweep.conf.schemes import SchemeConfig
@@ -87,24 +86,3 @@ def _exported(model: Net) -> torch.fx.GraphModule:
 
 def _distance(value: torch.Tensor, expected: torch.Tensor) -> float:
     return float((value - expected).abs().max())
-
-
-class BeforeActivation(nn.Module):
-    """A block that normalizes before it activates, as in DenseNet: no convolution takes its batch norms in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(5)
-        self.stem, self.inner = nn.Conv2d(3, 16, 3, bias=False), nn.Conv2d(16, 16, 3, padding=1, bias=False)
-        self.first, self.second = trained(nn.BatchNorm2d(16)), trained(nn.BatchNorm2d(32))
-        self.out, self.head = nn.Conv2d(32, 16, 1), nn.Linear(16, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = functional.max_pool2d(self.stem(x), 2)
-        x = torch.cat([x, self.inner(self.first(x).relu())], 1)
-        return self.head(self.out(self.second(x).relu()).mean((2, 3)))
-
-
-def images() -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    return [torch.randn(1, 3, 16, 16, generator=generator) for _ in range(12)]
