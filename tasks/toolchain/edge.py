@@ -32,6 +32,7 @@ from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.fold import fold_constants
+from qnnsweep.tasks.toolchain.nodes import schema_name
 from qnnsweep.tasks.toolchain.reference.counterparts import other_reference
 from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
 from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
@@ -42,6 +43,7 @@ from qnnsweep.tasks.toolchain.reference.weights import weights_of
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors, read_samples, read_tensors
 
+_ASSERTIONS = frozenset({"aten::_assert_async", "aten::_assert_scalar"})
 Samples = Sequence[tuple[torch.Tensor, ...]]
 
 
@@ -193,9 +195,20 @@ def edge_program(compiler: Compiler, program: ExportedProgram, method: str = MET
         edge = edge.transform({method: passes})
         lift_constant_tensor_pass(edge.exported_program(method))
         fold_constants(edge.exported_program(method), of_weights=False)  # those that the backend's transforms make
+    _erase_assertions(edge.exported_program(method))
     assert edge._etrecord is not None
     edge._etrecord.add_extra_export_modules({"edge_after_transform": copy.deepcopy(edge)})
     return edge
+
+
+def _erase_assertions(program: ExportedProgram) -> None:
+    """Erase what only asserts something, such as that `one_hot` reads no class beyond the last: no runtime has it."""
+    graph = program.graph
+    for node in reversed(graph.nodes):
+        if schema_name(node) in _ASSERTIONS:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    program.graph_module.recompile()
 
 
 def _answers(graph: ReferenceGraph, samples: Samples) -> list[object]:

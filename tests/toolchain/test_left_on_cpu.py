@@ -1,4 +1,6 @@
-"""Operators that ExecuTorch leaves on the CPU, with constants beside them, and one that its builder cannot build."""
+"""Operators that ExecuTorch leaves on the CPU, with constants beside them; one that its builder cannot build, and
+assertions, which no runtime has.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class OnCpu(nn.Module):
         h = self.conv(F.pad(x, (1, 1, 1, 1), mode="replicate")).flatten(2)
         left, right = self.left(h), self.right(h)
         similar = F.cosine_similarity(left, right, dim=-1)
-        return similar, torch.tril(left @ right.transpose(1, 2)), F.logsigmoid(left), F.hardshrink(right)
+        classes = F.one_hot(left.argmax(-1), 16).float() * left
+        return similar, torch.tril(left @ right.transpose(1, 2)), F.logsigmoid(left), F.hardshrink(right), classes
 
 generator = torch.Generator().manual_seed(1)
 samples = [torch.randn(1, 3, 6, 6, generator=generator) for _ in range(6)]

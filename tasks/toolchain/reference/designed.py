@@ -63,7 +63,7 @@ class DesignedRuns:
         inputs = [np.asarray(tensor.numpy()) for tensor in sample]
         outputs = self._arithmetic.run(self._kernels, inputs, lambda *_: False)
         if outputs is None:
-            raise EvidenceError(next(iter(self._kernels.refusals.values())))
+            raise EvidenceError(next(iter(self._kernels.refusals.values()), "an operator returns no value"))
         return [torch.from_numpy(output) for output in outputs]
 
 
