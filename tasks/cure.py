@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from qnnsweep.conf.impossible import excluded_scheme
@@ -42,11 +41,11 @@ def cure(
 ) -> Cures:
     """Try changes of the scheme on all samples of the cell, without a device, until one helps.
 
-    `count`: how many changes are tried at most, and one more if it is the first that certainly removes an error of the
-    device. `target`: its limits of the size count, and the number that a change must raise. `measured`: changes that
-    are not tried, nor the like of those that failed. A float scheme has no changes, and a model with several methods or
-    with states has some only in a repair: its trials are long. A change that the quantizer, the host or the compiler
-    refuses is a trial with the reason, and so is one that takes too long.
+    `count`: how many changes are tried at most; if none of them is certain to remove an error of the device, the first
+    one that is comes last. `target`: its limits of the size count, and the number that a change must raise. `measured`:
+    changes that are not tried, nor the like of those that failed. A float scheme has no changes, and a model with
+    several methods or with states has some only in a repair: its trials are long. A change that the quantizer, the host
+    or the compiler refuses is a trial with the reason, and so is one that takes too long.
     """
     if not count or (_is_long(lowered) and target == TargetConfig()):
         return Cures(trials=())
@@ -114,8 +113,9 @@ def cure(
     if most_weight_bits(target, lowered) is None or not other_bits_help():
         found = offered()
         # Of the changes for the device's own error, the host can promise something for this kind alone.
-        certain = (each for each in found[count:] if each.replaces_kernel and each.estimated_db >= OF_USE_DB)
-        any(helps(candidate) for candidate in (*found[:count], *islice(certain, 1)))
+        certain = [each for each in found if each.replaces_kernel and each.estimated_db >= OF_USE_DB]
+        last = [] if any(each in certain for each in found[:count]) else certain[:1]
+        any(helps(candidate) for candidate in (*found[:count], *last))
     return Cures(trials=tuple(trials.values()), allocations=tuple(allocations), before=before)
 
 
@@ -164,4 +164,4 @@ def _key_inputs(
     return lowered, comparison, (replace(scheme, name=""), kind, soc, count, limits, known)
 
 
-cure_task = stage(cure, version=19, key_inputs=_key_inputs)
+cure_task = stage(cure, version=20, key_inputs=_key_inputs)

@@ -310,7 +310,7 @@ def _on(precision: OverridePrecision) -> OfferOf:
     return offer
 
 
-_LINEARS, _BATCH_NORM = "aten.linear", "aten._native_batch_norm"
+_LINEARS, _BATCH_NORM = "aten.linear", "aten._native_batch_norm_legit_no_training"
 _CALIBRATED, _CLAMP, _FLOAT = "the calibrated range", "the grid of the clamp", "16-bit float"
 _STEPS: tuple[Cause, ...] = ("resolution", "device")
 """What finer steps remove: the device's error is a matter of them, too."""

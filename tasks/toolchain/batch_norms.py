@@ -1,12 +1,13 @@
 """Batch norms as convolutions of their own: depthwise ones, with a kernel of 1×1.
 
 `prepare_pt2e` of torchao folds a batch norm into the convolution or the linear layer that it reads, whoever else reads
-it or its weight. They then compute with the weight of the batch norm, and the graph is another function than the model.
-A transposed convolution with groups gets a weight of another shape, or none. These batch norms must not be folded.
+it, its weight or its bias. They then compute with the weight of the batch norm, and the graph is another function than
+the model. Of two batch norms one behind the other, it drops the second, and of a layer without a bias that is called
+twice, the shift. A transposed convolution with groups gets a weight of another shape, or none.
 """
 
 import math
-from collections import defaultdict
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,7 +28,7 @@ _TRANSPOSED: Mapping[object, int] = dict.fromkeys(
 )
 """The position of `groups` among the arguments."""
 _WEIGHT, _BIAS = "_as_conv2d_weight", "_as_conv2d_bias"
-_FOLDED_INTO = frozenset({*CONVOLUTIONS, *_PADDED, _ATEN.linear.default})
+_FOLDED_INTO = frozenset({*CONVOLUTIONS, *_PADDED, _ATEN.linear.default}) - {_ATEN.convolution.default}
 
 
 def is_batch_norm(node: Node) -> bool:
@@ -45,20 +46,29 @@ def is_written_as_convolution(node: Node) -> bool:
 
 def with_own_convolutions(module: GraphModule) -> GraphModule:
     """Write the batch norms that torchao would fold wrongly as convolutions. Return the same module."""
-    readers: dict[object, list[Node]] = defaultdict(list)
-    for node in module.graph.nodes:
-        if node.target in _FOLDED_INTO:
-            readers[node.args[1].target].append(node)
+    return as_convolutions(module, _would_be_wrong)
 
-    def would_be_wrong(node: Node) -> bool:
-        source = node.args[0]
-        if not isinstance(source, Node) or source.target not in _FOLDED_INTO:
-            return False
-        folded = [*map(_only_batch_norm, readers[source.args[1].target])]  # type: ignore[union-attr]
-        in_groups = source.target in _TRANSPOSED and [*source.args, *[1] * 9][_TRANSPOSED[source.target]] != 1
-        return in_groups or None in folded or len({norm.args[1:] for norm in folded if norm is not None}) > 1
 
-    return as_convolutions(module, would_be_wrong)
+def _would_be_wrong(norm: Node) -> bool:
+    """Return whether torchao would fold a batch norm into a layer that it must not be folded into."""
+    layer = norm.args[0]
+    if not isinstance(layer, Node) or is_batch_norm(layer):
+        return isinstance(layer, Node)
+    if layer.target not in _FOLDED_INTO:
+        return layer.target is operator.getitem and is_batch_norm(layer.all_input_nodes[0])
+    if layer.target is _ATEN.linear.default and len(layer.all_input_nodes[0].meta["val"].shape) > 2:
+        return False  # torchao does not fold it
+    if layer.target in _TRANSPOSED and [*layer.args, *[1] * 9][_TRANSPOSED[layer.target]] != 1:
+        return True
+    calls = [*layer.args[1].users]  # type: ignore[union-attr] - of the weight
+    held = {argument for call in calls for argument in call.args[1:3] if isinstance(argument, Node)}
+    if any(node.op != "get_attr" or not {*node.users} <= {*calls} for node in held):
+        return True
+    biases = {[*call.args, None][2] for call in calls}
+    if len(calls) > 1 and (None in biases or len(biases) > 1):
+        return True
+    norms = [_only_batch_norm(call) if call.target in _FOLDED_INTO else None for call in calls]
+    return None in norms or len({each.args[1:] for each in norms if each is not None}) > 1
 
 
 def _only_batch_norm(source: Node) -> Node | None:

@@ -31,18 +31,19 @@ class Net(nn.Module):
         self.kind = kind
         self.layer: nn.Module = {
             "linear": lambda: nn.Linear(4, 4),
+            "tied weight": lambda: nn.Linear(4, 4),
             "planes": lambda: nn.Conv1d(4, 4, 3, padding=1, bias=False),
             "volumes": lambda: nn.Conv3d(4, 4, 3, padding=1),
             "transposed in groups": lambda: nn.ConvTranspose2d(4, 4, 2, groups=2),
-        }.get(kind, lambda: nn.Conv2d(4, 4, 3, padding=1, bias=kind != "residual"))()
-        of_kind = {"linear": nn.BatchNorm1d, "planes": nn.BatchNorm1d, "volumes": nn.BatchNorm3d}
-        norm = of_kind.get(kind, nn.BatchNorm2d)
+        }.get(kind, lambda: nn.Conv2d(4, 4, 3, padding=1, bias="without" not in kind))()
+        of_vectors = dict.fromkeys(("linear", "tied weight", "planes"), nn.BatchNorm1d)
+        norm = nn.BatchNorm3d if kind == "volumes" else of_vectors.get(kind, nn.BatchNorm2d)
         self.first = trained(norm(4))
         self.second = trained(norm(4, affine=kind != "planes"))
 
     @property
     def sample(self) -> torch.Tensor:
-        sizes = {"linear": (), "planes": (6,), "volumes": (2, 3, 4)}.get(self.kind, (5, 6))
+        sizes = {"linear": (), "tied weight": (), "planes": (6,), "volumes": (2, 3, 4)}.get(self.kind, (5, 6))
         return torch.randn(1, 4, *sizes, generator=torch.Generator().manual_seed(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -52,10 +53,16 @@ class Net(nn.Module):
                 return self.first(y) + self.layer(x + 1)
             case "one weight, other batch norms" | "planes":
                 return self.first(y) + self.second(self.layer(x + 1))
-            case "one weight, one batch norm":
+            case "one weight, one batch norm" | "one weight, one batch norm, without a bias":
                 return self.first(y) + self.first(self.layer(x + 1))
             case "transposed in groups" | "folded":
                 return self.first(y)
+            case "two batch norms":
+                return self.second(self.first(y))
+            case "two batch norms, both read":
+                return self.second(self.first(y)) + self.first(y) + y
+            case "tied weight":
+                return self.first(y) @ self.layer.weight  # type: ignore[operator]
         return self.first(y) + y
 
 

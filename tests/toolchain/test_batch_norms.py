@@ -15,12 +15,16 @@ pytestmark = pytest.mark.toolchain
 @pytest.mark.parametrize(
     ("kind", "written"),
     [
-        ("residual", 1),
+        ("residual, without a bias", 1),
         ("linear", 1),
         ("planes", 2),
         ("volumes", 1),
         ("one weight, one of two calls", 1),
         ("one weight, other batch norms", 2),
+        ("one weight, one batch norm, without a bias", 2),
+        ("two batch norms", 1),
+        ("two batch norms, both read", 3),
+        ("tied weight", 1),
         ("transposed in groups", 1),
     ],
 )

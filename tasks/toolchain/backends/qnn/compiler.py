@@ -53,7 +53,7 @@ from qnnsweep.tasks.toolchain.requantized import Requantization
 from qnnsweep.tasks.toolchain.tensors import dtype_name
 from qnnsweep.tasks.toolchain.workers.output import output_length, output_since
 
-_FAILURES = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+_FAILURES = (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError)
 """What a builder of ExecuTorch raises for an operator that it does not expect. The operator then stays on the CPU."""
 _CPU, _FLOAT16 = OverridePrecision.cpu, OverridePrecision.float16
 _ANY = QcomChipset.SM8750
@@ -212,6 +212,7 @@ class _RecordingSupport(QnnOperatorSupport):
                 wrong = ""
             except _FAILURES as error:
                 raise_shortage(error)
+                self.nodes_to_wrappers.clear()
                 supported, wrong = False, f"ExecuTorch cannot build it ({type(error).__name__}: {error})"
         if not supported and node.op == "call_function":
             messages = "; ".join([*filter(None, [wrong]), *errors(output_since(start))])

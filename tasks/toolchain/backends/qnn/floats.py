@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.infra.partitioner import Partition
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from qnnsweep.tasks.toolchain.backends.qnn.shared_constants import is_number
+from qnnsweep.tasks.toolchain.backends.qnn.shared_constants import numbers
 
 IsFloat = Callable[[Node], bool]
 
@@ -21,8 +21,9 @@ IsFloat = Callable[[Node], bool]
 def partitions(module: GraphModule, support: OperatorSupportBase, is_float: IsFloat) -> list[Partition]:
     """Return the partitions of the graph, in graph order. No partition has float operators and others."""
     supported = {node for node in module.graph.nodes if support.is_node_supported({}, node)}
+    made = numbers(module.graph)
     for node in reversed(module.graph.nodes):
-        if is_number(node) and supported.isdisjoint(node.users):  # a subgraph without an input cannot return it
+        if node in made and supported.isdisjoint(node.users):  # a subgraph without an input cannot return it
             supported.discard(node)
     position = {node: number for number, node in enumerate(module.graph.nodes)}
     kinds = ({node for node in supported if is_float(node) is of_floats} for of_floats in (False, True))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from qnnsweep.tasks.toolchain.nodes import held_tensors
 
@@ -31,20 +31,27 @@ def separate(program: ExportedProgram, constants: Sequence[Node], partitions: Se
     Operators on the CPU get a copy of a number alone: ExecuTorch computes parameters for them.
     """
     part_of = {node: partition.id for partition in partitions for node in partition.nodes}
+    for_cpu = numbers(program.graph)
     for node in reversed(constants):
         copies = dict[Any, Node]()
         for reader in list(node.users):
             part = part_of.get(reader)
-            if part == part_of.get(node) or (part is None and not is_number(node)):
+            if part == part_of.get(node) or (part is None and node not in for_cpu):
                 continue
             if part not in copies:
                 with program.graph.inserting_after(node):
                     copies[part] = program.graph.node_copy(node)
                 part_of[copies[part]] = part
             reader.replace_input_with(node, copies[part])
+            if reader.op == "output":
+                program.graph_signature.replace_all_uses(node.name, copies[part].name)
     program.graph_module.recompile()
 
 
-def is_number(node: Node) -> bool:
-    """Return whether a call depends on nothing but its own arguments, such as `full` and what is computed from it."""
-    return node.op == "call_function" and all(map(is_number, node.all_input_nodes))
+def numbers(graph: Graph) -> set[Node]:
+    """Return the calls that depend on nothing but their own arguments, such as `full` and what is computed from it."""
+    found = set[Node]()
+    for node in graph.nodes:
+        if node.op == "call_function" and found.issuperset(node.all_input_nodes):
+            found.add(node)
+    return found
