@@ -49,6 +49,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return plan.cells[0].request, prepare(plan)
 
 
+@pytest.mark.slow
 def test_every_case_has_an_outcome_and_only_the_planted_ones_fail(tools: Any) -> None:
     ask, resources = tools
     model = collection("planted_cases:cases", faults=FAULTS)

@@ -64,6 +64,7 @@ BREAKS: dict[str, Callable[[Bench], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", BREAKS)
 @pytest.mark.parametrize("moment", ["before", "while it runs"])
@@ -100,6 +101,7 @@ def test_a_cell_is_finished_by_a_sibling_when_the_phone_is_lost_during_deploy(be
     assert blobs(bench.phone.data) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("demands_key", "problem"), [(True, DeviceProblem.UNAUTHORIZED), (False, DeviceProblem.OFFLINE)]
 )

@@ -22,6 +22,8 @@ from tests.devices.bench import WRITES, Bench, when
 from tests.devices.cloud import Cloud
 from tests.flows.cluster import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Cloud:

@@ -58,6 +58,8 @@ esac
 """
 TUNNEL = """\
 import asyncio, sys
+
+pytestmark = pytest.mark.slow
 async def copy(reader, writer):
     while data := await reader.read(65536):
         writer.write(data)

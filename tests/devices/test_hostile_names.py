@@ -12,6 +12,8 @@ from qnnsweep.conf.load import load
 from qnnsweep.tasks.errors import DeviceError, RequestError
 from tests.devices.bench import WRITES, Bench
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = [
     "; touch CANARY; rm -rf ~",
     "$(touch CANARY)",

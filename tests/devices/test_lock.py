@@ -104,6 +104,7 @@ def other_name(bench: Bench, config: DeviceConfig) -> DeviceConfig:
     return folder
 
 
+@pytest.mark.slow
 def test_a_device_with_two_names_in_two_sweeps_has_one_lease_at_a_time(bench: Bench, config: DeviceConfig) -> None:
     localhost = bench.board.known_hosts.read_text().replace("127.0.0.1", "localhost")
     with bench.board.known_hosts.open("a") as known:
@@ -174,6 +175,7 @@ def is_taken(device: Device, stack: ExitStack) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_cell_whose_lease_is_lost_starts_again_and_its_device_stays_in_use(
     bench: Bench, config: DeviceConfig
 ) -> None:
@@ -209,6 +211,7 @@ if log.read_text().count("run") == 1:
     assert bench.farm.quarantined == {}
 
 
+@pytest.mark.slow
 def test_a_device_whose_lease_is_lost_again_and_again_is_not_used_any_more(bench: Bench) -> None:
     code = f"{WRITES}\nPath({str(lock_file(bench, bench.here))!r}).write_text('')\n"
     with pytest.raises(DeviceError, match="did not renew it in time"):
@@ -314,6 +317,7 @@ def test_a_wait_for_another_process_is_one_line(bench: Bench, caplog: pytest.Log
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_lock_is_renewed_for_as_long_as_the_lease_lasts(
     bench: Bench, config: DeviceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

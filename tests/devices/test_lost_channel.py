@@ -25,6 +25,8 @@ LARGE = 300_000_000
 SLEEPER = """
 import os, time
 from pathlib import Path
+
+pytestmark = pytest.mark.slow
 Path("writing").write_text(str(os.getpid()))
 os.rename("writing", "pid")
 time.sleep(600)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.toolchain
 WORDS = ("atlas", "--json", "scheme=fp16", "model.arguments.operators=[floor,median]")
 
 
+@pytest.mark.slow
 def test_an_atlas_has_a_row_per_case_a_page_and_markdown_and_repeats_from_the_cache(
     served_program: Program, tmp_path: Path
 ) -> None:

@@ -62,12 +62,14 @@ def origins(user: Program, *words: str) -> dict[str, tuple[str, str]]:
     return {row["model"]: (row["samples_origin"], row["weights"]) for row in rows}
 
 
+@pytest.mark.slow
 def test_a_program_and_a_model_that_ships_run_in_one_sweep(user: Program) -> None:
     found = origins(user, "model=net.pt2,digits_cnn", "model.evaluation.count=2", "measure.replay=false", *ON_CPU)
     random = "random numbers of seed 0; calibrated with random numbers of seed 1"
     assert found == {"net": (random, "unstated"), "digits_cnn": (None, "trained")}
 
 
+@pytest.mark.slow
 def test_a_change_of_what_a_file_imports_is_another_model_and_no_change_is_not(user: Program) -> None:
     command = ("run", "model=my_net.py:make", "samples=my_net.py:samples", *ON_CPU)
     calls = [passed_result_of(user.run(*command))["toolchain_calls"] for _ in range(2)]
@@ -76,6 +78,7 @@ def test_a_change_of_what_a_file_imports_is_another_model_and_no_change_is_not(u
     assert [count > 0 for count in calls] == [True, False, True]
 
 
+@pytest.mark.slow
 def test_a_model_of_timm_is_quantized_and_its_sentence_has_the_next_step(user: Program) -> None:
     words = ("model=timm:test_resnet", "+model.arguments.size=32", "samples=photographs", "model.evaluation.count=2")
     ran = user.run("run", *words, "scheme=8a8w", "soc=SM8650", "--json", "artifacts=artifacts")

@@ -11,6 +11,8 @@ import pytest
 from tests.flows.sweep_outputs import passed_result_of
 from tests.program import Program
 
+pytestmark = pytest.mark.slow
+
 SECRET = "correct-horse-battery-staple"
 SMALL = ("model=digits_cnn", "model.evaluation.count=4", "scheme=fp32", "backend=portable", "soc=SM8650")
 

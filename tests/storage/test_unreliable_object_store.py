@@ -13,6 +13,8 @@ from qnnsweep.tasks.storage.store import Store
 from tests.object_store import Fault, ObjectStore, serve_proxy
 from tests.storage.conftest import StoreOf
 
+pytestmark = pytest.mark.slow
+
 BLOBS = 12
 FAULTS = {
     "503": (503, 0.2), "500": (500, 0.15), "reset": (Fault.RESET, 0.1), "cut": (Fault.CUT, 0.2),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
     from qnnsweep.tasks.records import Capture, LoweredProgram
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 
 @pytest.fixture
@@ -234,7 +234,6 @@ def test_a_client_without_an_account_says_what_to_do(
         measured(request_8a8w, lowered, device, resources)
 
 
-@pytest.mark.slow
 @pytest.mark.night
 def test_an_operator_on_the_cpu_between_two_delegates_is_computed_by_this_machine(
     hub: LocalHub, resources: Resources
@@ -251,7 +250,6 @@ def test_an_operator_on_the_cpu_between_two_delegates_is_computed_by_this_machin
     assert hub.asked["job"] == 1 + samples + 1 + debug.launch.samples
 
 
-@pytest.mark.slow
 @pytest.mark.night
 def test_each_step_of_a_model_with_states_is_a_job(hub: LocalHub, resources: Resources) -> None:
     ask = request_of(MICRO, "16a8w")
@@ -263,7 +261,6 @@ def test_each_step_of_a_model_with_states_is_a_job(hub: LocalHub, resources: Res
     assert len(shipping.command.jobs) == shipping.launch.samples
 
 
-@pytest.mark.slow
 @pytest.mark.night
 def test_all_26_failures_end_as_their_class_says(
     request_8a8w: Request, lowered: LoweredProgram, hub: LocalHub, resources: Resources

@@ -30,7 +30,7 @@ from tests.toolchain.small_models import quantized_model
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 NORM = "getitem_1"
 
 

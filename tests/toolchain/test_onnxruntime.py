@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qnnsweep.conf.schema import Request
     from qnnsweep.flows.cells.resources import Resources
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 
 @pytest.fixture(scope="module")

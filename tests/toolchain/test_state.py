@@ -20,7 +20,7 @@ from tests.toolchain.state_cells import EARS, LEAKY, MICRO, lowered_of, measured
 if TYPE_CHECKING:
     from qnnsweep.flows.cells.resources import Resources
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 
 def tables(cell: CellResult) -> dict[str, list[dict[str, Any]]]:

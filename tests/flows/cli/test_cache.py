@@ -202,6 +202,7 @@ def test_retention_removes_old_runs_at_the_end_of_a_sweep(program: Program, arti
     assert sorted(path.name for path in (artifacts / "runs").iterdir()) == [run_id]
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_once_in_one_folder_leave_complete_files(program: Program, tmp_path: Path) -> None:
     small = [override for override in SMALL if not override.startswith("backend=")]
     backends = ("portable", "xnnpack")

@@ -20,7 +20,7 @@ from tests.flows.sign_model import write_sign_model
 from tests.flows.test_handed_on import told
 from tests.program import Program
 
-pytestmark = pytest.mark.toolchain
+pytestmark = [pytest.mark.slow, pytest.mark.toolchain]
 
 CELL = "sign_net/8a8w/SM8650"
 CONVOLUTION = "aten_convolution_default"

@@ -64,6 +64,7 @@ def test_constants_that_the_transforms_make_of_an_assignment_are_folded(resource
     assert np.array_equal(eager["0/0"].numpy(), edge["0/0"].numpy())
 
 
+@pytest.mark.slow
 def test_the_operator_that_the_compiler_cannot_place_is_named_with_a_change_that_compiles(resources: Resources) -> None:
     words, shape = ("scheme=16a8w", "soc=SM8650"), (1, 3, 224, 224)
     with pytest.raises(ToolchainError) as raised:

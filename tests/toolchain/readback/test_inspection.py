@@ -156,6 +156,7 @@ def test_two_lowerings_with_one_changed_weight_differ_in_this_weight(
     assert re.fullmatch(rf"{name}, read by quantized_decomposed_dequantize_per_\w+ sha256", change.what)
 
 
+@pytest.mark.slow
 def test_a_mutated_program_is_read_or_refused_in_one_line_and_nothing_else(programs: dict[str, bytes]) -> None:
     outcomes = Counter[str]()
     for name, data in (("xnnpack", programs["xnnpack"]), ("portable", programs["portable"])):
