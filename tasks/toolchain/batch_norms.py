@@ -51,11 +51,11 @@ def with_own_convolutions(module: GraphModule) -> GraphModule:
 
 def _would_be_wrong(norm: Node) -> bool:
     """Return whether torchao would fold a batch norm into a layer that it must not be folded into."""
-    layer = norm.args[0]
-    if not isinstance(layer, Node) or is_batch_norm(layer):
-        return isinstance(layer, Node)
+    layer = norm.all_input_nodes[0]
+    if is_batch_norm(layer.all_input_nodes[0] if layer.target is operator.getitem else layer):
+        return True
     if layer.target not in _FOLDED_INTO:
-        return layer.target is operator.getitem and is_batch_norm(layer.all_input_nodes[0])
+        return False
     if layer.target is _ATEN.linear.default and len(layer.all_input_nodes[0].meta["val"].shape) > 2:
         return False  # torchao does not fold it
     if layer.target in _TRANSPOSED and [*layer.args, *[1] * 9][_TRANSPOSED[layer.target]] != 1:
