@@ -21,6 +21,8 @@ from tests.devices.bench import WRITES, Bench
 from tests.flows.cluster import wait_until
 from tests.test_code_blocks import ROOT, blocks
 
+pytestmark = pytest.mark.slow
+
 # labgrid 26.0.1 printed these lines. A place that is not acquired cannot be released.
 LABGRID = """\
 #!/bin/sh
@@ -58,8 +60,6 @@ esac
 """
 TUNNEL = """\
 import asyncio, sys
-
-pytestmark = pytest.mark.slow
 async def copy(reader, writer):
     while data := await reader.read(65536):
         writer.write(data)

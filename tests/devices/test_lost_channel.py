@@ -21,12 +21,12 @@ from tests.devices.conftest import over_adb, over_ssh
 from tests.devices.loopback import Adbd, AdbServer, Sshd, running
 from tests.processes import assert_dead, assert_gone, command_of, eventually
 
+pytestmark = pytest.mark.slow
+
 LARGE = 300_000_000
 SLEEPER = """
 import os, time
 from pathlib import Path
-
-pytestmark = pytest.mark.slow
 Path("writing").write_text(str(os.getpid()))
 os.rename("writing", "pid")
 time.sleep(600)
