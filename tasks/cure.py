@@ -112,7 +112,7 @@ def cure(
 
     if most_weight_bits(target, lowered) is None or not other_bits_help():
         found = offered()
-        # Of the changes for the device's own error, the host can promise something for this kind alone.
+        # Without a measurement, no other change for the device's own error can promise a gain.
         certain = [each for each in found if each.replaces_kernel and each.estimated_db >= OF_USE_DB]
         last = [] if any(each in certain for each in found[:count]) else certain[:1]
         any(helps(candidate) for candidate in (*found[:count], *last))

@@ -173,18 +173,17 @@ class _Search:
             if (change.cause, change.change) == (family.causes[0], family.change)
             for name in change.operators
         }
-        is_of_all = family.is_known or family.of_type
         offers = {
             operator.operator.name: offer
             for operator in self._facts.values()
             if operator.selector is not None
             and operator.operator.name not in failed
-            and (is_of_all or self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY)
+            and (family.for_all or self._parts.get((family.causes[0], operator.operator.name), 0.0) >= _LEAST_ENERGY)
             and (offer := self._offer(family, operator)) is not None
         }
         ranked = sorted(offers, key=lambda name: -self._removed(family, [name]))
         counts = range(1, min(len(ranked), _MOST_OPERATORS) + 1)
-        if is_of_all:
+        if family.for_all:
             counts = [len(ranked)] if ranked else []
         drafts = [self._draft(family, ranked[:count], offers) for count in counts]
         useful = [draft for draft in drafts if draft.estimated_db >= _LEAST_GAIN_DB and draft.more_bytes <= most_bytes]
@@ -333,7 +332,7 @@ class _Search:
             device_share=0.0 if family.is_known or family.causes[0] != "device" else self._of_device(draft.names),
             is_known=family.is_known,
             replaces_kernel=family.replaces_kernel,
-            is_first=family.is_known or family.of_type,
+            is_first=family.for_all,
         )
 
     def _where(self, names: Sequence[str]) -> str:

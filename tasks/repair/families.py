@@ -53,13 +53,13 @@ class Family:
     activation_bits: int = 0
     """How many bits an activation has more."""
     is_known: bool = False
-    """Whether the model of the arithmetic has the error that the change removes, which an operator passes on to others.
-    Then the change is for all operators that have it, the whole error of the cause counts, and it is tried first."""
+    """Whether the model of the arithmetic has the error that the change removes. An operator passes this error on to
+    others, so that the whole error of the cause counts."""
     replaces_kernel: bool = False
     """Whether another kernel, which is right, then computes the operators. The device's own error at them certainly
     goes, although no trial on the host shows it."""
-    of_type: bool = False
-    """Whether the kernel of a type of operators is replaced. The change is for all of them, and is tried first."""
+    for_all: bool = False
+    """Whether the change is for all operators that can have it, whatever their own error is, and is tried first."""
     with_group: bool = False
     """Whether the operators that have the same grid, and read each other, must change too."""
     with_later: bool = False
@@ -286,19 +286,18 @@ def _clamp_grid(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | Non
     return {"share_clamp": True, "observer": None, "symmetric": None}
 
 
-def _as_conv2d(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
-    if not operator.operator.target.startswith(_LINEARS) or operator.operator.subgraph is None:
-        return None
-    if _setting(operator, scheme, "as_conv2d") or _setting(operator, scheme, "precision") is not None:
-        return None
-    return {"as_conv2d": True}
+def _as_conv2d(called: str) -> OfferOf:
+    """Return the offers of another form to the operators that a function computes. `called`: begins its name."""
 
+    def offer(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
+        is_value = operator.operator.subgraph is not None and operator.operator.shape is not None
+        if not operator.called.startswith(called) or not is_value:
+            return None
+        if _setting(operator, scheme, "as_conv2d") or _setting(operator, scheme, "precision") is not None:
+            return None
+        return {"as_conv2d": True}
 
-def _batch_norm_as_conv2d(operator: OperatorFacts, scheme: SchemeConfig) -> Settings | None:
-    is_norm = operator.called.startswith(_BATCH_NORM) and operator.operator.shape is not None
-    if not is_norm or operator.operator.subgraph is None:
-        return None
-    return None if _setting(operator, scheme, "precision") is not None else {"as_conv2d": True}
+    return offer
 
 
 def _on(precision: OverridePrecision) -> OfferOf:
@@ -310,7 +309,7 @@ def _on(precision: OverridePrecision) -> OfferOf:
     return offer
 
 
-_LINEARS, _BATCH_NORM = "aten.linear", "aten._native_batch_norm_legit_no_training"
+_LINEAR, _BATCH_NORM = "aten.linear", "aten._native_batch_norm_legit_no_training"
 _CALIBRATED, _CLAMP, _FLOAT = "the calibrated range", "the grid of the clamp", "16-bit float"
 _STEPS: tuple[Cause, ...] = ("resolution", "device")
 """What finer steps remove: the device's error is a matter of them, too."""
@@ -338,14 +337,15 @@ FAMILIES = (
         change="a range that the device's kernel holds",
         offer=_holds_written,
         is_known=True,
+        for_all=True,
         cost=_KNOWN,
     ),
     Family(
         causes=("device",),
         change="a depthwise convolution",
-        offer=_batch_norm_as_conv2d,
+        offer=_as_conv2d(_BATCH_NORM),
         replaces_kernel=True,
-        of_type=True,
+        for_all=True,
         cost=_KNOWN,
         operator_cost=0.0,
     ),
@@ -374,7 +374,7 @@ FAMILIES = (
         causes=("device",), change="16-bit activations", offer=_wide_activations, with_readers=True, activation_bits=8
     ),
     Family(causes=("device",), change="8-bit activations", offer=_coarse_activations, cost=4.0),
-    Family(causes=("device",), change="the form of a convolution", offer=_as_conv2d, cost=10.0),
+    Family(causes=("device",), change="the form of a convolution", offer=_as_conv2d(_LINEAR), cost=10.0),
     Family(
         causes=("device",), change=_FLOAT, offer=_on(OverridePrecision.float16), activation_bits=8, operator_cost=0.5
     ),

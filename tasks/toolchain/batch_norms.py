@@ -50,7 +50,7 @@ def with_own_convolutions(module: GraphModule) -> GraphModule:
 
 
 def _would_be_wrong(norm: Node) -> bool:
-    """Return whether torchao would fold a batch norm into a layer that it must not be folded into."""
+    """Return whether the graph would be another function if torchao folded a batch norm into what it reads."""
     layer = norm.all_input_nodes[0]
     if is_batch_norm(layer.all_input_nodes[0] if layer.target is operator.getitem else layer):
         return True
@@ -128,13 +128,13 @@ def _constant(module: GraphModule, norm: Node, name: str, value: torch.Tensor) -
 def _call(norm: Node, target: Callable[..., Any], *arguments: Any) -> Node:
     """Insert a call that has the ancestry and the line of the batch norm."""
     node = norm.graph.call_function(target, arguments)
-    mode = _fake(norm).fake_mode
-    with mode:
+    with _fake(norm).fake_mode:
         value = target(*(argument.meta["val"] if isinstance(argument, Node) else argument for argument in arguments))
     node.meta = {**norm.meta, "val": value}
     return node
 
 
 def _fake(norm: Node) -> Any:
+    """Return the fake tensor of a batch norm's result. Its mode makes those of other nodes."""
     value = norm.meta["val"]
     return value[0] if isinstance(value, tuple | list) else value

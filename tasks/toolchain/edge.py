@@ -204,11 +204,12 @@ def edge_program(compiler: Compiler, program: ExportedProgram, method: str = MET
 def _erase_assertions(program: ExportedProgram) -> None:
     """Erase what only asserts something, such as that `one_hot` reads no class beyond the last: no runtime has it."""
     graph = program.graph
-    for node in reversed(graph.nodes):
-        if schema_name(node) in _ASSERTIONS:
-            graph.erase_node(node)
-    graph.eliminate_dead_code()
-    program.graph_module.recompile()
+    asserting = [node for node in graph.nodes if schema_name(node) in _ASSERTIONS]
+    for node in asserting:
+        graph.erase_node(node)
+    if asserting:
+        graph.eliminate_dead_code()
+        program.graph_module.recompile()
 
 
 def _answers(graph: ReferenceGraph, samples: Samples) -> list[object]:

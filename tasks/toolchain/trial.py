@@ -75,7 +75,7 @@ def try_scheme(
             continue
         refused, error = _refusal(method.before, method.program, names, changed, kind, soc)
         if refused is None and error is not None and len(designed) == 1 and plan is None:
-            # HTP cannot lay out some graphs that are a part of a graph which it can lay out.
+            # HTP can lay out some programs as a whole that it cannot lay out in part.
             error = why_refused(method.before.exported, changed, kind, soc, store)
         if (reason := refused or error) is not None:
             return noise, reason

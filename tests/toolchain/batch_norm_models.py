@@ -9,17 +9,7 @@ from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.batch_norms import is_written_as_convolution, with_own_convolutions
-
-
-def trained(norm: nn.Module) -> nn.Module:
-    """Return a batch norm with statistics and parameters as after a training."""
-    assert isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
-    nn.init.normal_(norm.running_mean, 0, 0.2)  # type: ignore[arg-type]
-    nn.init.uniform_(norm.running_var, 0.2, 1.0)  # type: ignore[arg-type]
-    if norm.affine:
-        nn.init.uniform_(norm.weight, 0.5, 1.5)
-        nn.init.normal_(norm.bias, 0, 0.2)
-    return norm
+from tests.toolchain.wrong_kernels import trained
 
 
 class Net(nn.Module):
@@ -67,9 +57,8 @@ class Net(nn.Module):
 
 
 def prepared_with_and_without(kind: str) -> tuple[float, float, int]:
-    """Return by how much two prepared graphs differ from eager PyTorch: torchao's from ours, and from the exported one.
-
-    The last number is that of the batch norms that we write as convolutions. Infinite: torchao raises an error.
+    """Return the largest differences from eager PyTorch of two graphs that torchao prepared: with own convolutions, and
+    without; infinite if torchao raises an error. The last number is that of the own convolutions.
     """
     model = Net(kind).eval()
     scheme = SchemeConfig(name="x", quant_dtype="8a8w")

@@ -205,17 +205,18 @@ class _RecordingSupport(QnnOperatorSupport):
     def is_node_supported(self, _: Any, node: Node) -> bool:
         start = output_length()
         is_float = has_precision(node, self._overrides, _FLOAT16)
+        unbuilt: list[str] = []
         with without_grids(node) if is_float else contextlib.nullcontext():
             # ExecuTorch delegates every node that dequantizes a constant, even if only the CPU reads it.
             try:
                 supported = node.name not in self.skip_node_id_set and super().is_node_supported(_, node)
-                wrong = ""
             except _FAILURES as error:
                 raise_shortage(error)
                 self.nodes_to_wrappers.clear()
-                supported, wrong = False, f"ExecuTorch cannot build it ({type(error).__name__}: {error})"
+                supported = False
+                unbuilt.append(f"ExecuTorch cannot build it ({type(error).__name__}: {error})")
         if not supported and node.op == "call_function":
-            messages = "; ".join([*filter(None, [wrong]), *errors(output_since(start))])
+            messages = "; ".join([*unbuilt, *errors(output_since(start))])
             skipped = "the scheme's overrides keep it on the CPU" if node.name in self.skip_node_id_set else ""
             if target_name(node.target) in self.skip_node_op_set:
                 skipped = "the toolchain keeps it on the CPU"

@@ -28,7 +28,7 @@ def shared_constants(program: ExportedProgram) -> list[Node]:
 def separate(program: ExportedProgram, constants: Sequence[Node], partitions: Sequence[Any]) -> None:
     """Copy every call of `constants` for each further subgraph that reads it. `partitions`: the subgraphs.
 
-    Operators on the CPU get a copy of a number alone: ExecuTorch computes parameters for them.
+    The operators on the CPU get a copy if the call is a number: see `numbers`. ExecuTorch itself gives them parameters.
     """
     part_of = {node: partition.id for partition in partitions for node in partition.nodes}
     for_cpu = numbers(program.graph)
