@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -61,6 +62,13 @@ def pytest_runtest_setup() -> Generator[None]:
 
 
 pytest_runtest_call = pytest_runtest_setup  # a fixture or the test itself may need root
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Compute in one thread. The threads of several test processes would wait for each other, and busily."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
