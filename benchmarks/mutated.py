@@ -204,7 +204,7 @@ def compared_files(material: Material) -> dict[str, Reader]:
     (method,) = lowered.methods
     named = {
         *referenced_blobs(capture),
-        *(method.reference_calls, method.reference_constants, method.reference, method.outputs_edge),
+        *(method.reference_calls, method.reference_constants, *method.reference, method.outputs_edge),
         *(method.exported.evaluation, method.exported.outputs_eager),
     }
     return {blob.sha256: _in_file(store, blob_name(blob.sha256), compare) for blob in named if blob.size}

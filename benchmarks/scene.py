@@ -61,7 +61,7 @@ class Scene:
     """The first sample of an undamaged capture, and the values that the host computes from the device's values."""
 
     def __init__(self, lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> None:
-        from qnnsweep.tasks.toolchain.reference.graph import read_graph  # only workers import ExecuTorch
+        from qnnsweep.tasks.toolchain.reference.stored_graph import read_graph  # only workers import ExecuTorch
 
         self.lowered, self.capture, self.store = lowered, capture, store
         self.evidence = Evidence(lowered, capture, store)
@@ -309,18 +309,21 @@ class Scene:
         (inputs,) = read_samples(self.store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
         with torch.no_grad():
             answer, values = graph.run(inputs)
-        reference = load(self.store.read(lowered.reference))
+        blobs = [*lowered.reference]
+        number = [choice.sample for choice in lowered.chosen].index(self.sample)
+        reference = load(self.store.read(blobs[number]))
         reference |= {
             key: values[index].numpy()
             for index in range(len(graph.calls))
             if (key := tensor_key(self.sample, index)) in reference
         }
+        blobs[number] = store.put_bytes(save({key: np.ascontiguousarray(value) for key, value in reference.items()}))
         outputs = load(self.store.read(lowered.outputs_edge))
         outputs |= {tensor_key(self.sample, position): output.numpy() for position, output in enumerate(answer)}
         return replace(
             lowered,
             reference_constants=put_tensors(store, graph.constants),
-            reference=store.put_bytes(save({key: np.ascontiguousarray(value) for key, value in reference.items()})),
+            reference=tuple(blobs),
             outputs_edge=store.put_bytes(save({key: np.ascontiguousarray(value) for key, value in outputs.items()})),
         )
 

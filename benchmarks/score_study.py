@@ -21,7 +21,7 @@ from qnnsweep.tasks.records import CapturedMethod, LoweredMethod
 from qnnsweep.tasks.records.keys import tensor_key
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.readback.etdump import read_etdump, tensor
-from qnnsweep.tasks.toolchain.reference.graph import read_graph
+from qnnsweep.tasks.toolchain.reference.stored_graph import read_graph
 
 NOISE_DB = (-60, -80, -100, -120)
 SEEDS = 5

@@ -162,4 +162,4 @@ def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: Lower
     return quantized, soc, replace(options, scheme=scheme)
 
 
-lower_task = stage(lower, version=31, key_inputs=_key_inputs)
+lower_task = stage(lower, version=32, key_inputs=_key_inputs)

@@ -47,4 +47,4 @@ def _uncalibrated(exported: ExportedModel) -> ExportedModel:
     return replace(exported, methods=tuple(methods))
 
 
-quantize_task = stage(quantize, version=10, key_inputs=_key_inputs)
+quantize_task = stage(quantize, version=11, key_inputs=_key_inputs)

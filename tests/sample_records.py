@@ -101,7 +101,7 @@ LOWERED_METHOD = LoweredMethod(
     input_qparams=(GRID,), output_operators=(1,), operators=(CONV, VIEW),
     expected_tensors=(), chosen=(ChosenSample(sample=0, role="typical"), ChosenSample(sample=1, role="worst")),
     choosable=2, reference_calls=blob("e"), reference_constants=blob("f"), outputs_lowered=blob("9", 3),
-    reference=blob("8"), outputs_edge=blob("9"),
+    reference=(blob("8"), blob("8")), outputs_edge=blob("9"),
     design=Design(halves=(), merged=(), shared_biases=(), written=(), largest_weight=None),
     outputs_designed=blob("9", 2),
     designed_unavailable=None,

@@ -163,7 +163,7 @@ def test_a_reference_that_is_computed_is_that_which_the_lowering_stores(
 ) -> None:
     (method,), (captured,) = lowered.methods, capture.methods
     stored = Evidence(method, captured, resources.store)
-    computed = Evidence(replace(method, chosen=()), captured, resources.store)
+    computed = Evidence(replace(method, chosen=(), reference=()), captured, resources.store)
     for row in method.operators:
         if not (row.constant or row.unused) and row.shape is not None:
             for choice in method.chosen:

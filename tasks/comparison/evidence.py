@@ -111,9 +111,12 @@ class Evidence:
         self._store = store
         self._capture = capture
         self._halves = half_operators(lowered)
-        store.verify(lowered.reference)
-        self._reference = safe_open(store.path(lowered.reference), framework="np")
-        self._chosen = frozenset(choice.sample for choice in lowered.chosen)
+        for blob in lowered.reference:
+            store.verify(blob)
+        self._reference = {
+            choice.sample: safe_open(store.path(blob), framework="np")
+            for choice, blob in zip(lowered.chosen, lowered.reference, strict=True)
+        }
         self._logged_by: dict[int, _LoggedSample] = {}
         unexpected: list[str] = []
         for files in capture.debug:
@@ -209,8 +212,8 @@ class Evidence:
 
     def reference(self, sample: int, index: int) -> Array:
         """Return the operator's value in the edge graph's own run, which starts from the model's input."""
-        if sample in self._chosen:
-            return self._reference.get_tensor(tensor_key(sample, index))
+        if sample in self._reference:
+            return self._reference[sample].get_tensor(tensor_key(sample, index))
         return self._computed_values("edge", sample, partial(reference_values, self._lowered))[index]
 
     def others(self, names: Sequence[str]) -> list[OtherReference]:
@@ -219,7 +222,7 @@ class Evidence:
 
     def other_value(self, other: OtherReference, sample: int, index: int) -> Array:
         """Return the value in another reference of an operator whose counterpart has one."""
-        if sample in self._chosen:
+        if sample in self._reference:
             if other.name not in self._stored:
                 self._stored[other.name] = load(self._store.read(other.values))
             return self._stored[other.name][tensor_key(sample, index)]

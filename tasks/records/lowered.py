@@ -263,7 +263,7 @@ class LoweredMethod:
     choosable: int  # the number of samples, the first ones, among which samples to capture are chosen
     reference_calls: Blob
     reference_constants: Blob
-    reference: Blob
+    reference: tuple[Blob, ...]  # one per chosen sample: the values of the operators
     outputs_lowered: Blob | None = None  # None if the host cannot compute the rung
     lowered_note: str | None = None  # why there are no outputs of the rung `lowered`, or what they are
     graph_change: str | None = None  # what makes the lowered graph another function than the model; None if nothing

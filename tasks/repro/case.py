@@ -14,8 +14,9 @@ from qnnsweep.tasks.numerics.element_use import CapturedValue, ElementUse, Value
 from qnnsweep.tasks.numerics.introduced import Difference, introduced_error
 from qnnsweep.tasks.records import CapturedMethod, LoweredMethod, Operator, Quantization
 from qnnsweep.tasks.storage.store import Store
-from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, read_graph
+from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
+from qnnsweep.tasks.toolchain.reference.stored_graph import read_graph
 
 Array = NDArray[Any]
 

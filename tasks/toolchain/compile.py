@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.records import CompileFacts, ExpectedTensor
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
+from qnnsweep.tasks.toolchain.late_code import generated_late
 from qnnsweep.tasks.toolchain.reference.operators import expected_instructions, logged_instruction_bytes
 
 Result = TypeVar("Result")
@@ -42,6 +43,7 @@ class Unavailable:
     reason: str
 
 
+@generated_late()
 def compile_edge(
     compiler: Compiler,
     edge: EdgeProgramManager,
@@ -69,6 +71,7 @@ def _delegated(
     return edge
 
 
+@generated_late()
 def compile_methods(compiler: Compiler, programs: Mapping[str, ExportedProgram]) -> list[Compiled]:
     """Compile one program with several methods, as ExecuTorch does: the subgraphs of all methods share contexts.
 

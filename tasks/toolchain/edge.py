@@ -32,13 +32,15 @@ from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.fold import fold_constants
+from qnnsweep.tasks.toolchain.late_code import generated_late
 from qnnsweep.tasks.toolchain.nodes import schema_name
 from qnnsweep.tasks.toolchain.reference.counterparts import other_reference
 from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
-from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
+from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of
 from qnnsweep.tasks.toolchain.reference.graph_change import graph_change
 from qnnsweep.tasks.toolchain.reference.lowered import LoweredRung, lowered_rung, note_of
 from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator_table, output_operators
+from qnnsweep.tasks.toolchain.reference.stored_graph import put_graph, put_values
 from qnnsweep.tasks.toolchain.reference.weights import weights_of
 from qnnsweep.tasks.toolchain.saved_program import load_program
 from qnnsweep.tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors, read_samples, read_tensors
@@ -64,7 +66,7 @@ class EdgeModel:
     graph: ReferenceGraph
     reference_calls: Blob
     reference_constants: Blob
-    reference: Blob
+    reference: tuple[Blob, ...]
     outputs_lowered: Blob | None
     lowered_note: str | None
     graph_change: str | None
@@ -116,7 +118,6 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
         [output_noise(best[sample], eager, sample) for sample in range(choosable)], options.operator_samples
     )
     recorded = {choice.sample: samples[choice.sample] for choice in chosen}
-    first = _values(reference, {0: samples[0]}) if lowered is None else {}
     return EdgeModel(
         quantized=quantized,
         program=edge,
@@ -130,10 +131,10 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
         graph=reference,
         reference_calls=calls,
         reference_constants=constants,
-        reference=put_tensors(store, _values(reference, recorded)),
+        reference=put_values(store, reference, recorded.items()),
         outputs_lowered=outputs_lowered,
         lowered_note=note_of(lowered),
-        graph_change=_graph_change(quantized, lowered, (answers, first), graph, operators, samples[0], store),
+        graph_change=_graph_change(quantized, lowered, (answers, reference), graph, operators, samples[0], store),
         outputs_edge=outputs_edge,
         design=design,
         outputs_designed=None if unavailable else put_tensors(store, outputs_by_sample(designed)),
@@ -149,7 +150,7 @@ def edge_model(quantized: QuantizedMethod, options: LoweringOptions, store: Stor
 def _graph_change(
     quantized: QuantizedMethod,
     lowered: LoweredRung | None,
-    edge: tuple[Sequence[object], Mapping[str, torch.Tensor]],
+    edge: tuple[Sequence[object], ReferenceGraph],
     graph: ExportedProgram,
     operators: Sequence[Operator],
     first: tuple[torch.Tensor, ...],
@@ -157,13 +158,16 @@ def _graph_change(
 ) -> str | None:
     """Return what makes the lowered graph another function than the model; None if it is the same or if unknown.
 
-    `edge`: the final outputs and, for the first sample, the values of the edge graph, which is the rung if `lowered` is
-    None. `first`: the inputs of the first sample.
+    `edge`: the final outputs and the graph of the edge program, which is the rung if `lowered` is None. `first`: the
+    inputs of the first sample.
     """
-    exported = quantized.exported
-    values = {row.index: edge[1].get(tensor_key(0, row.index)) for row in operators}
+    exported, (answers, edge_graph) = quantized.exported, edge
     if lowered is not None and lowered.outputs is None:
         return None
+
+    def values() -> Mapping[int, object]:
+        with torch.no_grad():
+            return edge_graph.tensors(first) if lowered is None else lowered.values()
 
     def reference() -> tuple[OtherReference, dict[str, torch.Tensor]]:
         counterparts = other_reference(
@@ -173,14 +177,15 @@ def _graph_change(
 
     return graph_change(
         exported,
-        outputs_by_sample(edge[0] if lowered is None else lowered.outputs or ()),
+        outputs_by_sample(answers if lowered is None else lowered.outputs or ()),
         read_tensors(store, exported.outputs_eager),
-        values if lowered is None else lowered.values,
+        values,
         operators,
         reference,
     )
 
 
+@generated_late()
 def edge_program(compiler: Compiler, program: ExportedProgram, method: str = METHOD) -> EdgeProgramManager:
     """Return the edge program after the backend's transforms and before any delegation. It is the reference graph."""
     program, passes = compiler.before_edge(program)
@@ -215,20 +220,10 @@ def _erase_assertions(program: ExportedProgram) -> None:
 def _answers(graph: ReferenceGraph, samples: Samples) -> list[object]:
     """Return the final outputs of every sample."""
     with torch.no_grad():
-        return [graph.run(sample)[0] for sample in samples]
+        return [graph.walk(sample, {}, lambda _, value: value) for sample in samples]
 
 
 def output_noise(answer: object, eager: Mapping[str, torch.Tensor], sample: int) -> float:
     """Return the noise of a sample's final outputs against those of eager PyTorch."""
     actual = [tensor.detach().numpy() for tensor in flat_outputs(answer).values()]
     return sample_noise((output, eager[tensor_key(sample, index)].numpy()) for index, output in enumerate(actual))
-
-
-def _values(graph: ReferenceGraph, samples: Mapping[int, tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
-    """Return the values of the operators by the key `<sample>/<operator index>`, except those of constants."""
-    with torch.no_grad():
-        return {
-            tensor_key(sample, index): value
-            for sample, inputs in samples.items()
-            for index, value in graph.tensors(inputs).items()
-        }

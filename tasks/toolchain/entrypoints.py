@@ -167,8 +167,8 @@ def reference_kernels(lowered: LoweredMethod, store: Store) -> Callable[..., "Ho
     The inputs are two lists of arrays: rounded to the device's grids and, if they are known, before that.
     """
     from qnnsweep.tasks.toolchain.deterministic import make_deterministic
-    from qnnsweep.tasks.toolchain.reference.graph import device_graph
     from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
+    from qnnsweep.tasks.toolchain.reference.stored_graph import device_graph
 
     make_deterministic()
     return partial(HostKernels, device_graph(lowered, store))
@@ -182,7 +182,7 @@ def reference_values(lowered: LoweredMethod, store: Store, inputs: Sequence[NDAr
     import torch
 
     from qnnsweep.tasks.toolchain.deterministic import make_deterministic
-    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.reference.stored_graph import read_graph
 
     make_deterministic()
     graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)

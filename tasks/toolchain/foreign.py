@@ -42,8 +42,9 @@ from qnnsweep.tasks.toolchain.readback.etdump import tensor as logged_tensor
 from qnnsweep.tasks.toolchain.readback.etrecord import RecordedMethod, read_etrecord
 from qnnsweep.tasks.toolchain.readback.facts import program_facts
 from qnnsweep.tasks.toolchain.readback.pte import Pte, PteInstruction, PteMethod, read_pte
-from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of, put_graph
+from qnnsweep.tasks.toolchain.reference.graph import ReferenceGraph, graph_of
 from qnnsweep.tasks.toolchain.reference.operators import operator_table, output_operators
+from qnnsweep.tasks.toolchain.reference.stored_graph import put_graph, put_values
 from qnnsweep.tasks.toolchain.tensors import dtype_name, outputs_by_sample, put_tensors
 
 _BACKENDS = {"QnnBackend": "qnn", "XnnpackBackend": "xnnpack"}
@@ -131,11 +132,6 @@ def _method(
     calls, constants = put_graph(store, edge)
     with torch.no_grad():
         answers = [edge.run(sample)[0] for sample in samples]
-        values = {
-            tensor_key(number, index): value
-            for number, sample in enumerate(samples)
-            for index, value in edge.tensors(sample).items()
-        }
         eager = answers if record.exported is None else [graph_of(record.exported).run(sample)[0] for sample in samples]
     outputs_eager, outputs_edge = (put_tensors(store, outputs_by_sample(outputs)) for outputs in (eager, answers))
     nothing, no_bytes = put_tensors(store, {}), store.put_bytes(b"")
@@ -173,7 +169,7 @@ def _method(
         choosable=len(samples),
         reference_calls=calls,
         reference_constants=constants,
-        reference=put_tensors(store, values),
+        reference=put_values(store, edge, enumerate(samples)),
         outputs_lowered=outputs_edge,
         outputs_edge=outputs_edge,
         design=Design(halves=(), merged=(), shared_biases=(), written=(), largest_weight=None),

@@ -20,7 +20,8 @@ from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.edge import output_noise
 from qnnsweep.tasks.toolchain.quantize import input_names
 from qnnsweep.tasks.toolchain.reference.designed import designed_outputs
-from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph, read_graph
+from qnnsweep.tasks.toolchain.reference.graph import Call, ReferenceGraph
+from qnnsweep.tasks.toolchain.reference.stored_graph import read_graph
 from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
 _MOST_SAMPLES = 64

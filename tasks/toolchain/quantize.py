@@ -158,9 +158,19 @@ def _converted(prepared: GraphModule, observers: list[Node]) -> GraphModule:
     }
     with without_training_patterns(prepared):
         converted = convert_pt2e(prepared)
+    _drop_unread(converted)
     for reader in converted.graph.nodes:
         for position, node in enumerate(reader.all_input_nodes):
             ancestor = ancestors.get((reader.name, position))
             if ancestor is not None and node.op == "call_function":
                 node.meta.setdefault("from_node", [ancestor])
     return converted
+
+
+def _drop_unread(module: GraphModule) -> None:
+    """Drop the parameters and buffers that no node reads. torchao keeps the weights that it has rounded, in float32."""
+    read = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    for name in {name for name, _ in named} - read:
+        owner, _, leaf = name.rpartition(".")
+        delattr(module.get_submodule(owner), leaf)

@@ -14,8 +14,8 @@ from qnnsweep.tasks.errors import EvidenceError, RequestError
 from qnnsweep.tasks.records import LoweredMethod, TensorSpec
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.reference.designed import arithmetic_of
-from qnnsweep.tasks.toolchain.reference.graph import device_graph
 from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
+from qnnsweep.tasks.toolchain.reference.stored_graph import device_graph
 from qnnsweep.tasks.toolchain.tensors import dtype_name
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load_file, save_file
 
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Blob
@@ -28,12 +28,24 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def put_tensors(store: Store, tensors: Mapping[str, torch.Tensor]) -> Blob:
-    return store.put_bytes(save({key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}))
+    """Store tensors. They are written from where they are: only those that share memory are copied."""
+    owned: dict[str, torch.Tensor] = {}
+    owners: set[int] = set()
+    for key, value in tensors.items():
+        tensor = value.detach().cpu().contiguous()
+        memory = tensor.untyped_storage().data_ptr()
+        owned[key] = tensor.clone() if memory in owners else tensor
+        owners.add(memory)
+    with store.scratch("tensors") as folder:
+        save_file(owned, folder / "tensors")
+        return store.put_file(folder / "tensors")
 
 
 def read_tensors(store: Store, blob: Blob) -> dict[str, torch.Tensor]:
+    """Return tensors of a blob, which are mapped from its file: only what is read is in memory."""
+    store.verify(blob)
     try:
-        return load(store.read(blob))
+        return load_file(store.path(blob))
     except SafetensorError as error:
         raise EvidenceError(f"blob {blob.sha256} is not a safetensors file: {error}") from error
 

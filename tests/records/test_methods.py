@@ -12,7 +12,7 @@ from qnnsweep.tasks.storage.codec import decode, encode
 from qnnsweep.tasks.storage.digest import digest
 from tests.sample_records import CAPTURE, CONV, EXPORTED, LOWERED, QUANTIZED, blob
 
-RECORDS = [(EXPORTED, "program"), (QUANTIZED, "program"), (LOWERED, "reference"), (CAPTURE, "outputs")]
+RECORDS = [(EXPORTED, "program"), (QUANTIZED, "program"), (LOWERED, "outputs_edge"), (CAPTURE, "outputs")]
 
 
 @pytest.mark.parametrize(("record", "field"), RECORDS, ids=lambda value: type(value).__name__)

@@ -70,7 +70,7 @@ def computed_values(
     Return the reference and the operator of the values that are those that were stored, and of those that are not.
     """
     stored = Evidence(lowered, capture, store)
-    computed = Evidence(replace(lowered, chosen=()), capture, store)
+    computed = Evidence(replace(lowered, chosen=(), reference=()), capture, store)
     sample = stored.samples[0]
     same: list[tuple[str, str]] = []
     others: list[tuple[str, str]] = []

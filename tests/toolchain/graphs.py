@@ -71,8 +71,9 @@ def run_mixed(store: Store) -> dict[str, Any]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    from qnnsweep.tasks.toolchain.reference.graph import graph_of, put_graph, read_graph
+    from qnnsweep.tasks.toolchain.reference.graph import graph_of
     from qnnsweep.tasks.toolchain.reference.operators import operator_table
+    from qnnsweep.tasks.toolchain.reference.stored_graph import put_graph, read_graph
 
     edge, inputs = _edge(), _inputs()
     graph = graph_of(edge)
@@ -110,7 +111,7 @@ def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str,
     """Compare the stored graph on one evaluation sample with the values that the lowering stored."""
     import torch
 
-    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.reference.stored_graph import read_graph
     from qnnsweep.tasks.toolchain.tensors import read_samples, read_tensors
 
     exported = lowered.quantized.exported
@@ -119,7 +120,7 @@ def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str,
     graph = read_graph(store, lowered.methods[0].reference_calls, lowered.methods[0].reference_constants)
     with torch.no_grad():
         answer, values = graph.run(inputs)
-    stored = read_tensors(store, lowered.methods[0].reference)
+    stored = {key: value for blob in lowered.methods[0].reference for key, value in read_tensors(store, blob).items()}
     numbers = [int(key.partition("/")[2]) for key in stored if key.startswith(f"{sample}/")]
     return {
         "operators": sorted(numbers),
@@ -139,7 +140,7 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
     from qnnsweep.tasks.toolchain.backends.select import backend_of
     from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.edge import edge_program
-    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.reference.stored_graph import read_graph
     from qnnsweep.tasks.toolchain.saved_program import load_program
     from qnnsweep.tasks.toolchain.tensors import read_samples
 
@@ -172,7 +173,7 @@ def call(target: str, arguments: Sequence[Any], inputs: Sequence[Array], dtype: 
 
 
 def read(calls: Blob, constants: Blob, store: Store) -> None:
-    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.reference.stored_graph import read_graph
 
     read_graph(store, calls, constants)
 
@@ -289,7 +290,7 @@ def designed(lowered: LoweredProgram, store: Store) -> dict[str, Array] | str:
     from qnnsweep.tasks.toolchain.backends.select import backend_of
     from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
-    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.reference.stored_graph import read_graph
     from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, read_samples
 
     make_deterministic()

@@ -6,7 +6,7 @@ import numpy as np
 
 from qnnsweep.tasks.comparison.weights import WeightErrors, weight_errors
 from qnnsweep.tasks.numerics.element_use import Array, Kernels
-from qnnsweep.tasks.records import LoweredProgram
+from qnnsweep.tasks.records import Blob, LoweredProgram
 from qnnsweep.tasks.storage.store import Store
 
 
@@ -36,9 +36,18 @@ def largest_in_steps(lowered: LoweredProgram, store: Store) -> list[tuple[str, i
     return largest
 
 
+def held_and_read(program: Blob, store: Store) -> tuple[set[str], set[str]]:
+    """Return the names of the tensors that a program holds, and of those that its graph reads."""
+    from qnnsweep.tasks.toolchain.saved_program import load_program
+
+    loaded = load_program(store, program)
+    read = {spec.target for spec in loaded.graph_signature.input_specs if spec.target is not None}
+    return {*loaded.state_dict, *loaded.constants}, read
+
+
 def _steps(lowered: LoweredProgram, store: Store) -> dict[int, Array]:
     """Return, per operator that dequantizes a constant, the step of each element's grid, from the operator's call."""
-    from qnnsweep.tasks.toolchain.reference.graph import read_graph
+    from qnnsweep.tasks.toolchain.reference.stored_graph import read_graph
 
     graph = read_graph(store, lowered.methods[0].reference_calls, lowered.methods[0].reference_constants)
     steps: dict[int, Array] = {}

@@ -118,7 +118,8 @@ def test_every_computed_operator_of_a_quantized_program_has_its_grid(operators: 
 
 def test_a_reference_value_lies_in_its_operators_grid(lowered: LoweredProgram, resources: Resources) -> None:
     """Scale and zero point belong to the operator they stand with: its float values are within their range."""
-    reference = read_tensors(resources.store, lowered.methods[0].reference)
+    blobs = lowered.methods[0].reference
+    reference = {key: value for blob in blobs for key, value in read_tensors(resources.store, blob).items()}
     for row in lowered.methods[0].operators:
         qparams = row.quantization
         if qparams is None or row.shape is None:

@@ -96,6 +96,16 @@ def test_a_weight_is_rounded_by_at_most_half_a_step_of_its_grid(
     assert [entry for entry in largest if entry[1] > 1 and entry[2] < 0.4] == []
 
 
+def test_a_quantized_program_holds_what_its_graph_reads_and_nothing_else(
+    lowered: LoweredProgram, resources: Resources
+) -> None:
+    """torchao keeps the float weights that it has rounded, which are most of the memory of a conversion."""
+    program = lowered.quantized.methods[0].program
+    held, read = resources.workers.call("quantize", rounded_weights.held_and_read, program, resources.store).value
+    assert held == read
+    assert "_frozen_param0" in held
+
+
 def test_a_float_scheme_has_no_float_weights(lower_as: Lower, resources: Resources) -> None:
     lowered = lower_as("scheme=fp32", "backend=portable")
     assert lowered.quantized.methods[0].float_weights is None

@@ -4,8 +4,6 @@ A saved edge program loses the attributes of QNN's passes, and takes seconds to 
 list of calls and their constants. Its inputs are in the order of the user's model; nothing is specific to a backend.
 """
 
-import importlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -19,12 +17,11 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves, tree_map
 
-from qnnsweep.tasks.errors import EvidenceError, raise_shortage
+from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.numerics.arithmetic import last_reads
-from qnnsweep.tasks.records import Blob, Design, LoweredMethod
-from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.records import Design
 from qnnsweep.tasks.toolchain.nodes import GETITEM, held_tensors, target_name
-from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS, dtype_name, put_tensors, read_tensors
+from qnnsweep.tasks.toolchain.tensors import LARGEST_BIAS, dtype_name
 
 WITH_WEIGHT = ("aten.convolution.default", "aten.linear.default")
 Value = Any
@@ -183,22 +180,30 @@ class ReferenceGraph:
             values[index] = self.call(index, values, inputs)
         return self.answer(values, inputs), values
 
-    def tensors(self, inputs: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Return the value of every call that is a tensor and does not depend on constants alone."""
-        values = self.run(inputs)[1].items()
-        return {
-            index: value
-            for index, value in values
-            if isinstance(value, torch.Tensor) and index not in self.constant_calls
-        }
+    def tensors(
+        self, inputs: Sequence[torch.Tensor], constants: Mapping[int, Value] | None = None
+    ) -> dict[int, torch.Tensor]:
+        """Return the value of every call that is a tensor and does not depend on constants alone.
+
+        `constants`: see `walk`.
+        """
+        values: dict[int, torch.Tensor] = {}
+
+        def keep(index: int, value: Value) -> Value:
+            if isinstance(value, torch.Tensor) and index not in self._constant_calls:
+                values[index] = value
+            return value
+
+        self.walk(inputs, constants or {}, keep)
+        return values
 
     def walk(
         self, inputs: Sequence[torch.Tensor], constants: Mapping[int, Value], change: Callable[[int, Value], Value]
     ) -> list[Value]:
-        """Return the final outputs of a run in which `change` replaces the value of every call that is not constant.
+        """Return the final outputs of a run in which `change` replaces the value of every call not in `constants`.
 
-        `constants`: the values of the calls that depend only on constants. A value is released after the last call
-        that reads it.
+        `constants`: the values of calls that depend only on constants. A value is released after the last call that
+        reads it.
         """
         values = dict(constants)
         for index in range(len(self.calls)):
@@ -286,37 +291,6 @@ def graph_of(edge: ExportedProgram) -> ReferenceGraph:
     return ReferenceGraph(calls, outputs, constants)
 
 
-def put_graph(store: Store, graph: ReferenceGraph) -> tuple[Blob, Blob]:
-    """Store the calls as JSON and the constants as safetensors."""
-    written = {
-        "calls": [[call.target, call.arguments, call.keywords, call.dtype] for call in graph.calls],
-        "outputs": graph.outputs,
-    }
-    return store.put_bytes(json.dumps(written).encode()), put_tensors(store, graph.constants)
-
-
-def read_graph(store: Store, calls: Blob, constants: Blob) -> ReferenceGraph:
-    """Return the graph that `put_graph` stored. Raises EvidenceError if the blobs contain anything else."""
-    try:
-        written = json.loads(store.read(calls))
-        graph_calls = [
-            Call(target=target, arguments=tuple(arguments), keywords=keywords, dtype=dtype)
-            for target, arguments, keywords, dtype in written["calls"]
-        ]
-        outputs = list(written["outputs"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise EvidenceError(f"blob {calls.sha256} is no reference graph: {error}") from error
-    if any(_overload(target) is None for target in {call.target for call in graph_calls} - {GETITEM}):
-        importlib.import_module("qnnsweep.tasks.toolchain.imports")  # ExecuTorch registers operators of its own
-    return ReferenceGraph(graph_calls, outputs, read_tensors(store, constants))
-
-
-def device_graph(lowered: LoweredMethod, store: Store) -> ReferenceGraph:
-    """Return the stored graph of a method, with the constants as the device reads them."""
-    graph = read_graph(store, lowered.reference_calls, lowered.reference_constants)
-    return graph.as_read(lowered.design)
-
-
 def _called(target: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Value:
     """Compute an operator. If its arguments have several float types and no kernel accepts this mix, use float32."""
     if target == GETITEM:
@@ -343,7 +317,7 @@ def _registered(target: str) -> OpOverload:
     A reference graph comes from a store that others can write to: `torch.ops` also has functions that load libraries,
     and some operators read and write files. Raises NoKernel.
     """
-    kernel = _overload(target)
+    kernel = overload(target)
     if kernel is None:
         raise NoKernel(f"{target} is not registered on this host")
     if any(argument.name == "filename" for argument in kernel._schema.arguments):
@@ -351,7 +325,8 @@ def _registered(target: str) -> OpOverload:
     return kernel
 
 
-def _overload(target: str) -> OpOverload | None:
+def overload(target: str) -> OpOverload | None:
+    """Return the operator `<namespace>.<name>.<overload>`; None if it is not registered."""
     kernel: object = torch.ops
     parts = target.split(".")
     for part in parts if len(parts) == 3 else ():

@@ -28,14 +28,15 @@ def graph_change(
     exported: ExportedMethod,
     lowered: Tensors,
     eager: Tensors,
-    values: Mapping[int, object],
+    values: Callable[[], Mapping[int, object]],
     operators: Sequence[Operator],
     reference: Callable[[], tuple[OtherReference, Tensors]],
 ) -> str | None:
     """Return what makes the lowered graph another function than the model; None if it is the same function.
 
-    `lowered`, `eager`: the final outputs for all samples. `values`: of the operators in the lowered graph, for the
-    first sample. `reference`: returns the counterparts of the operators in the exported program, with their values.
+    `lowered`, `eager`: the final outputs for all samples. `values`: returns those of the operators in the lowered
+    graph, for the first sample. `reference`: returns the counterparts of the operators in the exported program, with
+    their values.
     """
     noise = {key: _noise(lowered[key], expected) for key, expected in eager.items()}
     worst = max(noise, key=lambda key: noise[key], default=None)
@@ -50,7 +51,7 @@ def graph_change(
     text = f"the lowered graph is another function than the model, with nothing rounded ({output} of {sample}: {far})"
     if exported.lost_writes:
         return f"{text}: the conversion loses what {'; '.join(exported.lost_writes)} writes in place; {_INSTEAD}"
-    first = _first_change(values, operators, *reference(), most)
+    first = _first_change(values(), operators, *reference(), most)
     return f"{text}{'' if first is None else f': it first differs at {first}'}"
 
 

@@ -4,10 +4,10 @@ What its outputs have against those of eager PyTorch is the error of the graph: 
 weights are those that pt2e stored.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
 import torch
 
 from qnnsweep.tasks.numerics.float_weights import dequantizes_constant, float_weight
@@ -21,14 +21,15 @@ _ITSELF = "this scheme rounds nothing before the device, so the rung is the rung
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoweredRung:
-    """The final outputs of the rung for every sample, and the values of its calls for the first one.
+    """The final outputs of the rung for every sample.
 
-    `outputs`: None if the host cannot compute them. `note`: why there are none.
+    `outputs`: None if the host cannot compute them. `note`: why there are none. `values`: computes the values of the
+    calls for the first sample.
     """
 
     outputs: list[list[Value]] | None
-    values: Mapping[int, Value]
     note: str | None
+    values: Callable[[], Mapping[int, Value]] = dict[int, Value]
 
 
 def lowered_rung(
@@ -49,15 +50,11 @@ def lowered_rung(
         with torch.no_grad():
             constants, unknown = _constants(graph, operators, floats or {})
             if unknown:
-                return LoweredRung(outputs=None, values={}, note=_unknown(unknown))
-            answers: list[list[Value]] = []
-            values: dict[int, Value] = {}
-            for number, sample in enumerate(samples):
-                keep = values if number == 0 else None
-                answers.append(plain.walk(sample, constants, lambda index, value, keep=keep: _kept(index, value, keep)))
+                return LoweredRung(outputs=None, note=_unknown(unknown))
+            answers = [plain.walk(sample, constants, lambda _, value: value) for sample in samples]
     except NoKernel as refusal:
-        return LoweredRung(outputs=None, values={}, note=str(refusal))
-    return LoweredRung(outputs=answers, values=values, note=None)
+        return LoweredRung(outputs=None, note=str(refusal))
+    return LoweredRung(outputs=answers, note=None, values=partial(plain.tensors, samples[0], constants))
 
 
 def note_of(rung: LoweredRung | None) -> str | None:
@@ -69,16 +66,13 @@ def _unknown(operators: Sequence[str]) -> str:
     return f"the float weights of {len(operators)} operators are not known: {', '.join(operators[:_NAMED])}{more}"
 
 
-def _kept(index: int, value: Value, keep: dict[int, Value] | None) -> Value:
-    if keep is not None:
-        keep[index] = value
-    return value
-
-
 def _constants(
     graph: ReferenceGraph, operators: Sequence[Operator], floats: Mapping[str, torch.Tensor]
 ) -> tuple[dict[int, Value], list[str]]:
-    """Return the values of the constant calls, from the float weights, and the operators whose float is not known."""
+    """Return the values of the constant calls, from the float weights, and the operators whose float is not known.
+
+    The value is None if only other constant calls read it.
+    """
     arrays = {name: tensor.float().numpy() for name, tensor in floats.items()}
     constants: dict[int, Value] = {}
     unknown: list[str] = []
@@ -89,8 +83,10 @@ def _constants(
             if original is None:
                 unknown.append(operator.name)
             else:
-                value = torch.from_numpy(np.array(original)).to(value.dtype)
+                value = torch.from_numpy(original).to(value.dtype)
         constants[index] = value
+        for source in graph.last_reads.get(index, ()):
+            constants[source] = None
     return constants, unknown
 
 

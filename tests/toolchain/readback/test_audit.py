@@ -317,6 +317,7 @@ def test_element_types_are_those_of_kernel_names_and_of_nothing_else() -> None:
     assert kernel_elements(names) == ("float16", "ufixed16", "ufixed8")
     assert kernel_elements(b"\0aten_convolution_default@0\0x@FB.\0*InputSlice@Xpb.xpb.\0") == ()
     assert kernel_elements(b"\x01" + b"5.Quantize@FH.Ff") == ("ufixed16",)  # a length may look like a part of the name
+    assert kernel_elements(b"\0Quantize@FH.Dequantize@FB.\0") == ("ufixed16",)  # the arguments are no name
 
 
 @pytest.mark.timeout(60)

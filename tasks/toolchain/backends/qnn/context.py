@@ -34,9 +34,11 @@ _SOC_NAMES = layout(LAYOUT).enums["QcomChipset"]
 # The kinds by the high byte of a QNN data type. The low byte is the number of bits in decimal digits: 0x16 for 16 bits.
 _KINDS = {0: "int", 1: "uint", 2: "float", 3: "sfixed", 4: "ufixed", 5: "bool", 6: "string"}
 
-# A kernel's name, then its result's layout (Flat or Crouton), then the element type as a letter of Python's `struct`.
-# A search starts only at the start of a run of name characters, and never goes back in the run: its time is linear.
-_KERNEL = re.compile(rb"(?<![\w.])[0-9.]*+[A-Za-z_][\w.]{5,}+@[FC]([BbHhefi])(?=[.*\x00-\x1f]|$)")
+# A kernel's name, then @ and its result's layout (Flat or Crouton), then the element type as a letter of Python's
+# `struct`. The search for a name starts only at the start of a run of name characters, and never goes back in the run:
+# its time is linear.
+_KERNEL = re.compile(rb"(?<![\w.])[0-9.]*+[A-Za-z_][\w.]{5,}+\Z")
+_RESULT = re.compile(rb"@[FC]([BbHhefi])(?=[.*\x00-\x1f]|$)")
 _ELEMENTS = {
     b"B": "ufixed8", b"b": "sfixed8", b"H": "ufixed16", b"h": "sfixed16", b"i": "int32",
     b"e": "float16", b"f": "float32",
@@ -143,7 +145,14 @@ def read_graphs(processed: bytes, library: Path) -> dict[str, ContextFacts]:
 
 def kernel_elements(binary: bytes) -> tuple[str, ...]:
     """Return the sorted element types of the kernels' results, which are parts of the kernel names in the binary."""
-    return tuple(sorted({_ELEMENTS[kernel[1]] for kernel in _KERNEL.finditer(binary)}))
+    elements: set[str] = set()
+    end = 0  # of the last kernel
+    for result in _RESULT.finditer(binary):
+        start = max(end, binary.rfind(b"@", 0, result.start()) + 1)
+        if _KERNEL.search(binary, start, result.start()):
+            elements.add(_ELEMENTS[result[1]])
+            end = result.end()
+    return tuple(sorted(elements))
 
 
 def context_binary(processed: bytes) -> bytes:
