@@ -10,10 +10,9 @@ import executorch.devtools
 import executorch.exir
 import torchao.quantization.pt2e.quantize_pt2e
 from executorch.backends.qualcomm.utils import qnn_sdk_setup
-from torch.fx.traceback import NodeSource
+
+from qnnsweep.tasks.toolchain.shared_copies import share_in_copies
 
 # Qualcomm's backend would run a program for a second or two to find the processor's vendor.
 qnn_sdk_setup._vendor_is_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-# Every pass copies all of the ancestry of every node, which takes a sixth of the time of a conversion. Nothing changes
-# a source after it is made, so a copy of it is the source itself.
-NodeSource.__deepcopy__ = lambda source, _memo: source  # pyright: ignore[reportAttributeAccessIssue]
+share_in_copies()
