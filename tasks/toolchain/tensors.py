@@ -1,6 +1,9 @@
 """Torch tensors in blobs of the safetensors format, which stores names and dtypes and is read without pickle."""
 
+import os
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +14,11 @@ from safetensors.torch import load_file, save_file
 from qnnsweep.tasks.errors import EvidenceError
 from qnnsweep.tasks.records import Blob
 from qnnsweep.tasks.records.keys import tensor_key
+from qnnsweep.tasks.storage.atomic import translate_os_errors
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.structures import named_leaves
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 LARGEST_BIAS = 2**31 - 128
 """The largest int32 that is a float32: beyond it, a bias saturates."""
@@ -37,8 +43,20 @@ def put_tensors(store: Store, tensors: Mapping[str, torch.Tensor]) -> Blob:
         owned[key] = tensor.clone() if memory in owners else tensor
         owners.add(memory)
     with store.scratch("tensors") as folder:
-        save_file(owned, folder / "tensors")
-        return store.put_file(folder / "tensors")
+        path = folder / "tensors"
+        with translate_os_errors(path):
+            _save(owned, path)
+        return store.put_file(path)
+
+
+def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Write a file of tensors. Raises OSError; safetensors has the number of such an error in a text alone."""
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        if (number := _OS_ERROR.search(str(error))) is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def read_tensors(store: Store, blob: Blob) -> dict[str, torch.Tensor]:

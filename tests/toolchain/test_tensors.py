@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qnnsweep.tasks.errors import EvidenceError
+from qnnsweep.tasks.errors import EnvironmentUnusable, EvidenceError
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors, read_samples, read_tensors
 
@@ -52,6 +53,23 @@ def test_views_shared_memory_and_gradients_are_no_obstacle(store: Store) -> None
 def test_equal_tensors_are_equal_blobs_whatever_their_order(store: Store) -> None:
     a, b = torch.tensor([1.0]), torch.tensor([2.0])
     assert put_tensors(store, {"a": a, "b": b}) == put_tensors(store, {"b": b.clone(), "a": a.clone()})
+
+
+def test_a_disk_without_room_is_named(store: Store) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(EnvironmentUnusable, match=r"^artifacts: cannot use .*: File too large"):
+            put_tensors(store, {"large": torch.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(store.partial.iterdir()) == []
+
+
+def test_what_is_written_into_a_tensor_that_was_read_is_not_written_into_its_file(store: Store) -> None:
+    blob = put_tensors(store, {"a": torch.zeros(3)})
+    read_tensors(store, blob)["a"].add_(1)
+    assert read_tensors(store, blob)["a"].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_bytes_that_are_no_tensors_are_refused(store: Store) -> None:
