@@ -13,6 +13,7 @@ from qnnsweep.tasks.records import CompileFacts, ExpectedTensor
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.late_code import generated_late
 from qnnsweep.tasks.toolchain.reference.operators import expected_instructions, logged_instruction_bytes
+from qnnsweep.tasks.toolchain.shared_copies import sharing_tensors
 
 Result = TypeVar("Result")
 
@@ -43,6 +44,7 @@ class Unavailable:
     reason: str
 
 
+@sharing_tensors()
 @generated_late()
 def compile_edge(
     compiler: Compiler,
@@ -71,6 +73,7 @@ def _delegated(
     return edge
 
 
+@sharing_tensors()
 @generated_late()
 def compile_methods(compiler: Compiler, programs: Mapping[str, ExportedProgram]) -> list[Compiled]:
     """Compile one program with several methods, as ExecuTorch does: the subgraphs of all methods share contexts.
@@ -129,6 +132,8 @@ def try_compile(
     return _tried(lambda: compile_edge(compiler, edge, method, debug=debug, logged=logged))
 
 
+@sharing_tensors()
+@generated_late()
 def try_delegation(compiler: Compiler, edge: EdgeProgramManager, method: str) -> tuple[dict[str, str], str | None]:
     """Delegate the operators that the backend accepts, without a program. Makes `edge` unusable.
 

@@ -7,6 +7,7 @@ because saving loses the attributes of the nodes.
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator
 from qnnsweep.tasks.toolchain.reference.stored_graph import put_graph, put_values
 from qnnsweep.tasks.toolchain.reference.weights import weights_of
 from qnnsweep.tasks.toolchain.saved_program import load_program
+from qnnsweep.tasks.toolchain.shared_copies import sharing_tensors
 from qnnsweep.tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors, read_samples, read_tensors
 
 _ASSERTIONS = frozenset({"aten::_assert_async", "aten::_assert_scalar"})
@@ -162,12 +164,13 @@ def _graph_change(
     inputs of the first sample.
     """
     exported, (answers, edge_graph) = quantized.exported, edge
-    if lowered is not None and lowered.outputs is None:
+    compute = partial(edge_graph.tensors, first) if lowered is None else lowered.values
+    if compute is None:
         return None
 
     def values() -> Mapping[int, object]:
         with torch.no_grad():
-            return edge_graph.tensors(first) if lowered is None else lowered.values()
+            return compute()
 
     def reference() -> tuple[OtherReference, dict[str, torch.Tensor]]:
         counterparts = other_reference(
@@ -185,6 +188,7 @@ def _graph_change(
     )
 
 
+@sharing_tensors()
 @generated_late()
 def edge_program(compiler: Compiler, program: ExportedProgram, method: str = METHOD) -> EdgeProgramManager:
     """Return the edge program after the backend's transforms and before any delegation. It is the reference graph."""

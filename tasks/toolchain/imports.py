@@ -11,8 +11,8 @@ import executorch.exir
 import torchao.quantization.pt2e.quantize_pt2e
 from executorch.backends.qualcomm.utils import qnn_sdk_setup
 
-from qnnsweep.tasks.toolchain.shared_copies import share_in_copies
+from qnnsweep.tasks.toolchain.shared_copies import share_sources
 
 # Qualcomm's backend would run a program for a second or two to find the processor's vendor.
 qnn_sdk_setup._vendor_is_amd = "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-share_in_copies()
+share_sources()

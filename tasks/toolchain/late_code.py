@@ -19,7 +19,8 @@ Generate = Callable[[GraphModule], Any]
 def generated_late() -> Iterator[None]:
     """Within this context, `recompile` generates the code of a module as soon as its `forward` is read, and not before.
 
-    A new module has code at once. The text of the code, `GraphModule.code`, is that of the last generation.
+    A new module has code at once. Until the `forward` of a changed module is read, the module must not be pickled, and
+    the text of its code, `GraphModule.code`, is that of the last generation.
     """
     generate = GraphModule.recompile
 
@@ -28,6 +29,7 @@ def generated_late() -> Iterator[None]:
             return generate(module)
         if isinstance(module.graph._codegen, _PyTreeCodeGen):  # what a pass reads beside `forward`
             module._in_spec, module._out_spec = module.graph._codegen.pytree_info[1:]
+        module._recompile_submodules()
         type(module).forward = _Late(module, generate)  # pyright: ignore[reportAttributeAccessIssue]
         return None
 
@@ -46,5 +48,8 @@ class _Late:
         self._generate = generate
 
     def __get__(self, instance: GraphModule | None, owner: type[GraphModule]) -> Any:
-        self._generate(self._module)
+        try:
+            self._generate(self._module)
+        except AttributeError as error:  # it would mean that there is no `forward`
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
         return owner.forward if instance is None else instance.forward

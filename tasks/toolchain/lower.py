@@ -31,9 +31,11 @@ from qnnsweep.tasks.toolchain.profiling import instructions, profile_program
 from qnnsweep.tasks.toolchain.readback.facts import program_facts
 from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
 from qnnsweep.tasks.toolchain.reference.operators import delegation_counts, subgraphs
+from qnnsweep.tasks.toolchain.shared_copies import sharing_tensors
 from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_tensors
 
 
+@sharing_tensors()
 def lower_model(
     models: Sequence[EdgeModel], facts: ModelFacts, soc: SocConfig | None, options: LoweringOptions, store: Store
 ) -> LoweredProgram:

@@ -169,8 +169,8 @@ def _converted(prepared: GraphModule, observers: list[Node]) -> GraphModule:
 
 def _drop_unread(module: GraphModule) -> None:
     """Drop the parameters and buffers that no node reads. torchao keeps the weights that it has rounded, in float32."""
-    read = {str(node.target) for node in module.graph.nodes if node.op == "get_attr"}
+    read = {f"{node.target}." for node in module.graph.nodes if node.op in ("get_attr", "call_module")}
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    for name in {name for name, _ in named} - read:
+    for name in {name for name, _ in named if not f"{name}.".startswith(tuple(read))}:
         owner, _, leaf = name.rpartition(".")
         delattr(module.get_submodule(owner), leaf)

@@ -34,11 +34,11 @@ def array_of(tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def put_tensors(store: Store, tensors: Mapping[str, torch.Tensor]) -> Blob:
-    """Store tensors. They are written from where they are: only those that share memory are copied."""
+    """Store tensors. They are written from where they are, but for those that share memory or are not contiguous."""
     owned: dict[str, torch.Tensor] = {}
     owners: set[int] = set()
     for key, value in tensors.items():
-        tensor = value.detach().cpu().contiguous()
+        tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         memory = tensor.untyped_storage().data_ptr()
         owned[key] = tensor.clone() if memory in owners else tensor
         owners.add(memory)

@@ -62,3 +62,29 @@ def test_outside_of_the_context_code_is_generated_at_once() -> None:
         assert fx.GraphModule.recompile is not recompile
     assert fx.GraphModule.recompile is recompile
     assert "relu" not in without_relu(traced()).code
+
+
+def test_a_changed_part_of_a_module_is_changed_if_the_module_is_recompiled() -> None:
+    with generated_late():
+        graph = fx.Graph()
+        graph.output(graph.call_module("part", (graph.placeholder("x"),)))
+        module = fx.GraphModule({"part": traced()}, graph)
+        part = module.get_submodule("part")
+        assert isinstance(part, fx.GraphModule)
+        assert module(torch.tensor(-3.0)) == 1.0
+        relu, add = (node for node in part.graph.nodes if node.op == "call_function")
+        add.replace_input_with(relu, relu.args[0])
+        part.graph.erase_node(relu)
+        module.recompile()
+        assert module(torch.tensor(-3.0)) == -2.0
+
+
+def test_an_error_of_the_generation_is_not_taken_for_a_missing_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AttributeError("no such node")
+
+    with generated_late():
+        module = without_relu(traced())
+        monkeypatch.setattr(fx.Graph, "python_code", fail)
+        with pytest.raises(RuntimeError, match="AttributeError: no such node"):
+            _ = module.forward

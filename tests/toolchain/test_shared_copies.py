@@ -10,7 +10,7 @@ import torch
 from torch.export import ExportedProgram, export
 from torch.fx.traceback import NodeSource
 
-from qnnsweep.tasks.toolchain.shared_copies import share_in_copies
+from qnnsweep.tasks.toolchain.shared_copies import share_sources, sharing_tensors
 
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec:FutureWarning")  # PyTorch's own copies
 
@@ -29,12 +29,10 @@ class Scaled(torch.nn.Module):
 @pytest.fixture(autouse=True)
 def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Share in copies during a test."""
-    with monkeypatch.context() as patch:
-        for owner in (NodeSource, ExportedProgram):
-            patch.setattr(owner, "__deepcopy__", None, raising=False)  # what is set is removed afterwards
-        share_in_copies()
+    with monkeypatch.context() as patch, sharing_tensors():
+        patch.setattr(NodeSource, "__deepcopy__", None, raising=False)  # what is set is removed afterwards
+        share_sources()
         yield
-    assert not hasattr(NodeSource, "__deepcopy__")
 
 
 @pytest.fixture(name="program")
@@ -72,3 +70,23 @@ def test_the_sources_of_a_node_are_the_same_after_a_copy_and_the_list_is_another
     copied = copy.deepcopy(sources)
     assert copied is not sources
     assert all(ours is theirs for ours, theirs in zip(copied, sources, strict=True))
+
+
+def test_outside_of_the_context_a_copy_has_tensors_of_its_own(program: ExportedProgram) -> None:
+    with sharing_tensors():  # within that of the fixture
+        pass
+    assert copy.deepcopy(program).state_dict["scale"] is program.state_dict["scale"]
+    before = vars(ExportedProgram)["__deepcopy__"]
+    del ExportedProgram.__deepcopy__  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        with sharing_tensors():
+            pass
+        assert copy.deepcopy(program).state_dict["scale"] is not program.state_dict["scale"]
+    finally:
+        ExportedProgram.__deepcopy__ = before  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_tensor_that_was_copied_before_its_program_is_the_copy_there_too(program: ExportedProgram) -> None:
+    scale, copied = copy.deepcopy((program.state_dict["scale"], program))
+    assert scale is not program.state_dict["scale"]
+    assert copied.state_dict["scale"] is scale

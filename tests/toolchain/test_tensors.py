@@ -55,6 +55,14 @@ def test_equal_tensors_are_equal_blobs_whatever_their_order(store: Store) -> Non
     assert put_tensors(store, {"a": a, "b": b}) == put_tensors(store, {"b": b.clone(), "a": a.clone()})
 
 
+def test_a_conjugate_and_a_negative_view_are_stored_as_their_values(store: Store) -> None:
+    value = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    assert (value.is_conj(), value.imag.is_neg()) == (True, True)
+    back = read_tensors(store, put_tensors(store, {"value": value, "imaginary": value.imag}))
+    assert back["value"].tolist() == [1 - 2j, 3 + 4j]
+    assert back["imaginary"].tolist() == [-2.0, 4.0]
+
+
 def test_a_disk_without_room_is_named(store: Store) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))

@@ -24,12 +24,12 @@ class LoweredRung:
     """The final outputs of the rung for every sample.
 
     `outputs`: None if the host cannot compute them. `note`: why there are none. `values`: computes the values of the
-    calls for the first sample.
+    calls for the first sample, if the host can.
     """
 
     outputs: list[list[Value]] | None
     note: str | None
-    values: Callable[[], Mapping[int, Value]] = dict[int, Value]
+    values: Callable[[], Mapping[int, Value]] | None = None
 
 
 def lowered_rung(
