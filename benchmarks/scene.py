@@ -308,7 +308,7 @@ class Scene:
         exported = lowered.quantized.exported
         (inputs,) = read_samples(self.store, exported.evaluation, [spec.name for spec in exported.inputs], 1)
         with torch.no_grad():
-            answer, values = graph.run(inputs)
+            answer, values = graph.walk(inputs), graph.tensors(inputs)
         blobs = [*lowered.reference]
         number = [choice.sample for choice in lowered.chosen].index(self.sample)
         reference = load(self.store.read(blobs[number]))

@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from errno import EACCES
 from pathlib import Path
+from typing import BinaryIO
 
 from qnnsweep.conf.schema import ObjectStoreConfig
 from qnnsweep.conf.toolchains import caches_folder
@@ -109,6 +110,16 @@ class Store:
         """Store a copy of a file, which is read in pieces. Raises OSError if the file at `path` cannot be opened."""
         with path.open("rb") as source:
             return self._put(iter(lambda: source.read(_CHUNK_BYTES), b""))
+
+    def take_file(self, path: Path) -> Blob:
+        """Store a file of a scratch folder of this store. The file is moved, so that nothing is written twice.
+
+        Raises OSError if the file at `path` cannot be opened.
+        """
+        with path.open("rb") as file, translate_os_errors(self.blobs):
+            blob = Blob(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size=path.stat().st_size)
+            self._keep(path, file, blob)
+        return blob
 
     def path(self, blob: Blob) -> Path:
         """Return the path of the blob's local file, for reading only.
@@ -238,16 +249,20 @@ class Store:
                 sha256.update(chunk)
                 size += file.write(chunk)
             blob = Blob(sha256=sha256.hexdigest(), size=size)
-            final = self._file(blob)
-            if self._bucket is not None:
-                # Upload before anything can reference the blob, and from the bytes that were just hashed.
-                file.flush()
-                self._bucket.upload_if_absent(temporary, blob_name(blob.sha256), size)
-            # A file of another size is damaged: replace it.
-            if self._folder.size(blob_name(blob.sha256)) != size:
-                os.fchmod(file.fileno(), _READ_ONLY)
-                commit(temporary, file, final)
+            self._keep(temporary, file, blob)
         return blob
+
+    def _keep(self, temporary: Path, file: BinaryIO, blob: Blob) -> None:
+        """Move a file that was hashed to its place, unless the store has the blob."""
+        name = blob_name(blob.sha256)
+        if self._bucket is not None:
+            # Upload before anything can reference the blob, and from the bytes that were just hashed.
+            file.flush()
+            self._bucket.upload_if_absent(temporary, name, blob.size)
+        # A file of another size is damaged: replace it.
+        if self._folder.size(name) != blob.size:
+            os.fchmod(file.fileno(), _READ_ONLY)
+            commit(temporary, file, self._file(blob))
 
 
 def blob_name(sha256: str) -> str:

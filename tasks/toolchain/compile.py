@@ -11,9 +11,8 @@ from torch.export import ExportedProgram
 from qnnsweep.tasks.errors import raise_shortage
 from qnnsweep.tasks.records import CompileFacts, ExpectedTensor
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
-from qnnsweep.tasks.toolchain.late_code import generated_late
+from qnnsweep.tasks.toolchain.conversion import converting
 from qnnsweep.tasks.toolchain.reference.operators import expected_instructions, logged_instruction_bytes
-from qnnsweep.tasks.toolchain.shared_copies import sharing_tensors
 
 Result = TypeVar("Result")
 
@@ -44,8 +43,7 @@ class Unavailable:
     reason: str
 
 
-@sharing_tensors()
-@generated_late()
+@converting()
 def compile_edge(
     compiler: Compiler,
     edge: EdgeProgramManager,
@@ -73,8 +71,7 @@ def _delegated(
     return edge
 
 
-@sharing_tensors()
-@generated_late()
+@converting()
 def compile_methods(compiler: Compiler, programs: Mapping[str, ExportedProgram]) -> list[Compiled]:
     """Compile one program with several methods, as ExecuTorch does: the subgraphs of all methods share contexts.
 
@@ -132,8 +129,7 @@ def try_compile(
     return _tried(lambda: compile_edge(compiler, edge, method, debug=debug, logged=logged))
 
 
-@sharing_tensors()
-@generated_late()
+@converting()
 def try_delegation(compiler: Compiler, edge: EdgeProgramManager, method: str) -> tuple[dict[str, str], str | None]:
     """Delegate the operators that the backend accepts, without a program. Makes `edge` unusable.
 

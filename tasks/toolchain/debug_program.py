@@ -41,7 +41,7 @@ def debug_program(model: EdgeModel, compiler: Compiler, kind: str, span: Span | 
         ),
         expected_tensors=debug.dumped,
         requantized=requantized_tensors(debug.log.requantized, operators, instructions(debug.program, model.method)),
-        etrecord=store.put_file(_etrecord(debug, model)),
+        etrecord=store.take_file(_etrecord(debug, model)),
     )
 
 

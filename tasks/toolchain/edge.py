@@ -31,9 +31,9 @@ from qnnsweep.tasks.records.options import LoweringOptions
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.compiler import Compiler, DelegationLog
 from qnnsweep.tasks.toolchain.backends.select import backend_of
+from qnnsweep.tasks.toolchain.conversion import converting
 from qnnsweep.tasks.toolchain.deterministic import make_deterministic
 from qnnsweep.tasks.toolchain.fold import fold_constants
-from qnnsweep.tasks.toolchain.late_code import generated_late
 from qnnsweep.tasks.toolchain.nodes import schema_name
 from qnnsweep.tasks.toolchain.reference.counterparts import other_reference
 from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
@@ -44,7 +44,6 @@ from qnnsweep.tasks.toolchain.reference.operators import input_qparams, operator
 from qnnsweep.tasks.toolchain.reference.stored_graph import put_graph, put_values
 from qnnsweep.tasks.toolchain.reference.weights import weights_of
 from qnnsweep.tasks.toolchain.saved_program import load_program
-from qnnsweep.tasks.toolchain.shared_copies import sharing_tensors
 from qnnsweep.tasks.toolchain.tensors import flat_outputs, outputs_by_sample, put_tensors, read_samples, read_tensors
 
 _ASSERTIONS = frozenset({"aten::_assert_async", "aten::_assert_scalar"})
@@ -188,8 +187,7 @@ def _graph_change(
     )
 
 
-@sharing_tensors()
-@generated_late()
+@converting()
 def edge_program(compiler: Compiler, program: ExportedProgram, method: str = METHOD) -> EdgeProgramManager:
     """Return the edge program after the backend's transforms and before any delegation. It is the reference graph."""
     program, passes = compiler.before_edge(program)
@@ -224,7 +222,7 @@ def _erase_assertions(program: ExportedProgram) -> None:
 def _answers(graph: ReferenceGraph, samples: Samples) -> list[object]:
     """Return the final outputs of every sample."""
     with torch.no_grad():
-        return [graph.walk(sample, {}, lambda _, value: value) for sample in samples]
+        return [graph.walk(sample) for sample in samples]
 
 
 def output_noise(answer: object, eager: Mapping[str, torch.Tensor], sample: int) -> float:

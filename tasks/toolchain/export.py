@@ -106,7 +106,7 @@ def _exported(method: Method, store: Store) -> ExportedMethod:
     states = dict.fromkeys(link.output for link in links if link.method == (method.name or METHOD))
     return ExportedMethod(
         method=method.name,
-        program=store.put_file(Path("program.pt2")),
+        program=store.take_file(Path("program.pt2")),
         inputs=specs,
         outputs=tuple(
             TensorSpec(name=name, shape=tuple(tensor.shape), dtype=dtype_name(tensor.dtype))

@@ -131,8 +131,8 @@ def _method(
     operators = _with_unused(operator_table(record.edge), edge)
     calls, constants = put_graph(store, edge)
     with torch.no_grad():
-        answers = [edge.run(sample)[0] for sample in samples]
-        eager = answers if record.exported is None else [graph_of(record.exported).run(sample)[0] for sample in samples]
+        answers = [edge.walk(sample) for sample in samples]
+        eager = answers if record.exported is None else [graph_of(record.exported).walk(sample) for sample in samples]
     outputs_eager, outputs_edge = (put_tensors(store, outputs_by_sample(outputs)) for outputs in (eager, answers))
     nothing, no_bytes = put_tensors(store, {}), store.put_bytes(b"")
     exported = ExportedMethod(

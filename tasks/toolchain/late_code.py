@@ -27,8 +27,8 @@ def generated_late() -> Iterator[None]:
     def recompile(module: GraphModule) -> Any:
         if "_wrapped_call" not in vars(type(module)):  # the class, which has one instance, is not complete yet
             return generate(module)
-        if isinstance(module.graph._codegen, _PyTreeCodeGen):  # what a pass reads beside `forward`
-            module._in_spec, module._out_spec = module.graph._codegen.pytree_info[1:]
+        if isinstance(codegen := module.graph._codegen, _PyTreeCodeGen):  # what a pass reads beside `forward`
+            module._in_spec, module._out_spec = codegen.pytree_info.in_spec, codegen.pytree_info.out_spec
         module._recompile_submodules()
         type(module).forward = _Late(module, generate)  # pyright: ignore[reportAttributeAccessIssue]
         return None

@@ -25,17 +25,17 @@ from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain.backends.compiler import CompilationRefused, Compiler
 from qnnsweep.tasks.toolchain.backends.select import backend_of
 from qnnsweep.tasks.toolchain.compile import Compiled, compile_edge, compile_methods
+from qnnsweep.tasks.toolchain.conversion import converting
 from qnnsweep.tasks.toolchain.debug_program import debug_program
 from qnnsweep.tasks.toolchain.edge import EdgeModel
 from qnnsweep.tasks.toolchain.profiling import instructions, profile_program
 from qnnsweep.tasks.toolchain.readback.facts import program_facts
 from qnnsweep.tasks.toolchain.reference.designed import design_of, designed_outputs
 from qnnsweep.tasks.toolchain.reference.operators import delegation_counts, subgraphs
-from qnnsweep.tasks.toolchain.shared_copies import sharing_tensors
 from qnnsweep.tasks.toolchain.tensors import outputs_by_sample, put_tensors, read_tensors
 
 
-@sharing_tensors()
+@converting()
 def lower_model(
     models: Sequence[EdgeModel], facts: ModelFacts, soc: SocConfig | None, options: LoweringOptions, store: Store
 ) -> LoweredProgram:

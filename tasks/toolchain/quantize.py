@@ -113,7 +113,7 @@ def _converted_method(exported: ExportedMethod, prepared: GraphModule, store: St
         program = torch.export.export(module, sample, strict=True)
         make_portable(program)
         torch.export.save(program, "program.pt2")
-    return _quantized(exported, module, store, store.put_file(Path("program.pt2")), float_weights)
+    return _quantized(exported, module, store, store.take_file(Path("program.pt2")), float_weights)
 
 
 def _quantized(

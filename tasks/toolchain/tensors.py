@@ -46,7 +46,7 @@ def put_tensors(store: Store, tensors: Mapping[str, torch.Tensor]) -> Blob:
         path = folder / "tensors"
         with translate_os_errors(path):
             _save(owned, path)
-        return store.put_file(path)
+        return store.take_file(path)
 
 
 def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:

@@ -81,6 +81,20 @@ def test_equal_content_is_not_written_again(store: Store) -> None:
     assert path.stat().st_ino == before
 
 
+def test_a_file_that_is_taken_becomes_the_blobs_file(store: Store) -> None:
+    with store.scratch("lower") as folder:
+        (folder / "program").write_bytes(b"program")
+        written = (folder / "program").stat().st_ino
+        blob = store.take_file(folder / "program")
+        assert list(folder.iterdir()) == []
+    assert (blob, store.read(blob)) == (blob_of(b"program"), b"program")
+    assert (store.path(blob).stat().st_ino, store.path(blob).stat().st_mode & 0o777) == (written, 0o444)
+    with store.scratch("lower") as folder:
+        (folder / "again").write_bytes(b"program")
+        assert store.take_file(folder / "again") == blob
+    assert store.path(blob).stat().st_ino == written
+
+
 def test_a_large_file_is_never_in_memory_as_a_whole(store: Store, tmp_path: Path) -> None:
     large = tmp_path / "large"
     with large.open("wb") as file:
@@ -97,6 +111,8 @@ def test_a_large_file_is_never_in_memory_as_a_whole(store: Store, tmp_path: Path
 def test_a_missing_source_raises_file_not_found(store: Store, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         store.put_file(tmp_path / "absent")
+    with pytest.raises(FileNotFoundError):
+        store.take_file(tmp_path / "absent")
     assert files(store.root) == []
 
 

@@ -47,7 +47,7 @@ def linked(
     edge = edge_program(compiler, load_program(store, quantized.methods[0].program)).exported_program()
     operators = operator_table(edge, compiler)
     with torch.no_grad():
-        _, actual = graph_of(edge).run(sample)
+        actual = graph_of(edge).tensors(sample)
     links = {}
     for name, program in (("exported", exported.methods[0].program), ("quantized", quantized.methods[0].program)):
         other = other_reference(name, load_program(store, program), edge, operators, {0: sample}, store)

@@ -79,10 +79,11 @@ def run_mixed(store: Store) -> dict[str, Any]:
     graph = graph_of(edge)
     with torch.no_grad():
         theirs = tree_leaves(edge.module()(*inputs))
-        ours, values = graph.run(inputs)
+        values: dict[int, Any] = {}
+        ours = graph.walk(inputs, change=lambda index, value: values.setdefault(index, value))
         blobs = put_graph(store, graph)
         back = read_graph(store, *blobs)
-        again, _ = back.run(inputs)
+        again = back.walk(inputs)
     table = operator_table(edge)
     return {
         "outputs": _same(ours, theirs),
@@ -119,7 +120,7 @@ def run_lowered(lowered: LoweredProgram, sample: int, store: Store) -> dict[str,
     inputs = read_samples(store, exported.methods[0].evaluation, names, sample + 1)[sample]
     graph = read_graph(store, lowered.methods[0].reference_calls, lowered.methods[0].reference_constants)
     with torch.no_grad():
-        answer, values = graph.run(inputs)
+        answer, values = graph.walk(inputs), graph.tensors(inputs)
     stored = {key: value for blob in lowered.methods[0].reference for key, value in read_tensors(store, blob).items()}
     numbers = [int(key.partition("/")[2]) for key in stored if key.startswith(f"{sample}/")]
     return {
@@ -154,7 +155,7 @@ def run_edge_program(lowered: LoweredProgram, store: Store) -> list[str]:
     exported = lowered.quantized.exported
     samples = read_samples(store, exported.methods[0].evaluation, [spec.name for spec in exported.methods[0].inputs], 8)
     with torch.no_grad():
-        pairs = [(graph.run(sample)[0], tree_leaves(module(*sample))) for sample in samples]
+        pairs = [(graph.walk(sample), tree_leaves(module(*sample))) for sample in samples]
     return [line for ours, theirs in pairs for line in _same(ours, theirs)]
 
 

@@ -107,7 +107,6 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture(autouse=True)
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Modules of a user's own, and a working directory of the call's own."""
-    threads = torch.get_num_threads()
     names = ("users_net", "users_broken_net", "users_missing_dependency")
     (tmp_path / "users_net.py").write_text(MINE)
     (tmp_path / "users_broken_net.py").write_text("1 / 0\n")
@@ -116,7 +115,6 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     importlib.invalidate_caches()
     yield
-    torch.set_num_threads(threads)
     for name in names:
         sys.modules.pop(name, None)
 

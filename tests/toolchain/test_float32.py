@@ -28,11 +28,7 @@ def exported(store: Store, arguments: dict[str, str], sampled: str, **changes: A
     data = DataConfig(source="narrow_models:samples", arguments={"dtype": sampled}, count=2)
     samples: dict[str, Any] = {"calibration": data, "evaluation": data}
     model = ModelConfig(name="net", factory="narrow_models:build", arguments=arguments, **samples | changes)
-    threads = torch.get_num_threads()
-    try:
-        return export_model(model, store)
-    finally:
-        torch.set_num_threads(threads)
+    return export_model(model, store)
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,8 @@ def exported(arguments: dict[str, Any], folder: Path, **of_data: Any) -> tuple[S
     config = ModelConfig(
         name="net", factory="recurrent_models:build", arguments=arguments, calibration=data, evaluation=data
     )
-    store, threads = Store(folder / "artifacts"), torch.get_num_threads()
-    try:
-        return store, export_model(config, store).methods[0]
-    finally:
-        torch.set_num_threads(threads)
+    store = Store(folder / "artifacts")
+    return store, export_model(config, store).methods[0]
 
 
 @pytest.mark.parametrize("kind", LAYERS)

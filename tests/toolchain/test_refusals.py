@@ -79,18 +79,10 @@ def config(kind: str) -> ModelConfig:
     )
 
 
-def with_one_thread(call: Callable[[], Any]) -> Any:
-    threads = torch.get_num_threads()
-    try:
-        return call()
-    finally:
-        torch.set_num_threads(threads)
-
-
 def refusal(kind: str, check: Callable[[ModelConfig], object]) -> tuple[str, bool]:
     """Return the message without the file and the line, and whether it had them."""
     with pytest.raises(RequestError) as raised:
-        with_one_thread(lambda: check(config(kind)))
+        check(config(kind))
     message = str(raised.value)
     assert "\n" not in message
     head, mark, tail = message.partition(" (untraceable_models.py:")
@@ -123,7 +115,7 @@ def test_a_sample_with_nan_is_refused_and_one_with_infinities_is_not(store: Stor
     assert model.evaluation is not None
     data = replace(model.evaluation, arguments={"last": torch.nan})
     with pytest.raises(RequestError) as raised:
-        with_one_thread(lambda: export_model(replace(model, evaluation=data), store))
+        export_model(replace(model, evaluation=data), store)
     assert str(raised.value) == NAN
     infinite = {"x": torch.tensor([-torch.inf, torch.inf]), "ids": torch.tensor([1])}
     check_samples("TakesTheTensor", [("sample 0", infinite)])
@@ -141,7 +133,7 @@ def test_weights_on_the_device_meta_are_refused() -> None:
 
 
 def test_what_only_the_other_mode_of_torch_export_traces_is_exported(store: Store) -> None:
-    (method,) = with_one_thread(lambda: export_model(config("WritesJson"), store)).methods
+    (method,) = export_model(config("WritesJson"), store).methods
     assert [call.module_path for call in method.calls] == ["linear", ""]
 
 

@@ -57,11 +57,7 @@ def config(kind: str) -> ModelConfig:
 
 
 def exported(kind: str, store: Store) -> ExportedModel:
-    threads = torch.get_num_threads()
-    try:
-        return export_model(config(kind), store)
-    finally:
-        torch.set_num_threads(threads)
+    return export_model(config(kind), store)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

@@ -81,11 +81,7 @@ def config(kind: str, **arguments: Any) -> ModelConfig:
 
 
 def exported(model: ModelConfig, store: Store) -> ExportedMethod:
-    threads = torch.get_num_threads()
-    try:
-        return export_model(model, store).methods[0]
-    finally:
-        torch.set_num_threads(threads)
+    return export_model(model, store).methods[0]
 
 
 def shapes(specs: tuple[TensorSpec, ...]) -> dict[str, list[int]]:

@@ -72,11 +72,8 @@ def config(file: Path, kind: str) -> ModelConfig:
 
 
 def exported(file: Path, kind: str) -> tuple[ExportedMethod, torch.export.ExportedProgram]:
-    store, threads = Store(file.parent / "artifacts"), torch.get_num_threads()
-    try:
-        (method,) = export_model(config(file, kind), store).methods
-    finally:
-        torch.set_num_threads(threads)
+    store = Store(file.parent / "artifacts")
+    (method,) = export_model(config(file, kind), store).methods
     return method, load_program(store, method.program)
 
 

@@ -7,6 +7,7 @@ list of calls and their constants. Its inputs are in the order of the user's mod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any, TypeGuard
 
 import torch
@@ -27,6 +28,7 @@ WITH_WEIGHT = ("aten.convolution.default", "aten.linear.default")
 Value = Any
 """The value of a call: a tensor, or a tuple of tensors, whose elements getitem calls return."""
 
+_NOTHING: Mapping[int, Value] = MappingProxyType({})
 _CLAMPS = frozenset({"aten.clamp.default", "aten.hardtanh.default", "aten.relu.default"})
 _NAMED_CONSTANTS = {
     torch.dtype: "dtype",
@@ -34,6 +36,10 @@ _NAMED_CONSTANTS = {
     torch.layout: "layout",
     torch.device: "device",
 }
+
+
+def _unchanged(_index: int, value: Value) -> Value:
+    return value
 
 
 class NoKernel(Exception):
@@ -173,15 +179,8 @@ class ReferenceGraph:
             value = value.to(getattr(torch, call.dtype))
         return value
 
-    def run(self, inputs: Sequence[torch.Tensor]) -> tuple[list[Value], dict[int, Value]]:
-        """Return the final outputs, and the value of every call. `inputs` are in the order of the user's model."""
-        values: dict[int, Value] = {}
-        for index in range(len(self.calls)):
-            values[index] = self.call(index, values, inputs)
-        return self.answer(values, inputs), values
-
     def tensors(
-        self, inputs: Sequence[torch.Tensor], constants: Mapping[int, Value] | None = None
+        self, inputs: Sequence[torch.Tensor], constants: Mapping[int, Value] = _NOTHING
     ) -> dict[int, torch.Tensor]:
         """Return the value of every call that is a tensor and does not depend on constants alone.
 
@@ -194,16 +193,19 @@ class ReferenceGraph:
                 values[index] = value
             return value
 
-        self.walk(inputs, constants or {}, keep)
+        self.walk(inputs, constants, keep)
         return values
 
     def walk(
-        self, inputs: Sequence[torch.Tensor], constants: Mapping[int, Value], change: Callable[[int, Value], Value]
+        self,
+        inputs: Sequence[torch.Tensor],
+        constants: Mapping[int, Value] = _NOTHING,
+        change: Callable[[int, Value], Value] = _unchanged,
     ) -> list[Value]:
         """Return the final outputs of a run in which `change` replaces the value of every call not in `constants`.
 
-        `constants`: the values of calls that depend only on constants. A value is released after the last call that
-        reads it.
+        `inputs` are in the order of the user's model. `constants`: the values of calls that depend only on constants.
+        A value is released after the last call that reads it.
         """
         values = dict(constants)
         for index in range(len(self.calls)):

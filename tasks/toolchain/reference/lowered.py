@@ -51,7 +51,7 @@ def lowered_rung(
             constants, unknown = _constants(graph, operators, floats or {})
             if unknown:
                 return LoweredRung(outputs=None, note=_unknown(unknown))
-            answers = [plain.walk(sample, constants, lambda _, value: value) for sample in samples]
+            answers = [plain.walk(sample, constants) for sample in samples]
     except NoKernel as refusal:
         return LoweredRung(outputs=None, note=str(refusal))
     return LoweredRung(outputs=answers, note=None, values=partial(plain.tensors, samples[0], constants))
