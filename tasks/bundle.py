@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path
 
 from safetensors.numpy import load
@@ -259,12 +258,10 @@ def has_this_runner(bundle: Bundle) -> bool:
     return bundle.runner.sha256 == _runner_sha256()
 
 
-@cache
 def _runner_sha256() -> str:
     return hashlib.sha256(Path(runner.__file__).read_bytes()).hexdigest()
 
 
-@cache
 def _onnx_runner_sha256() -> str:
     return hashlib.sha256(onnx_runner()).hexdigest()
 

@@ -3,7 +3,6 @@
 import inspect
 import io
 import zipfile
-from functools import cache
 from pathlib import Path
 
 from qnnsweep.tasks.records import hosted, waiting
@@ -14,7 +13,6 @@ _START = "import sys\n\nfrom qnnsweep.tasks.toolchain.ort.program import main\n\
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
-@cache
 def onnx_runner() -> bytes:
     """Return the archive. Equal source code gives equal bytes."""
     files = {"__main__.py": _START}
