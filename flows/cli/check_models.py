@@ -1,6 +1,6 @@
 """The check of a plan's models, of the overrides of its schemes, and of its operators. Nothing is compiled."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +14,7 @@ from qnnsweep.flows.cells.resources import Resources, prepare
 from qnnsweep.flows.forecasts.operator_forecast import OperatorForecast, evidence_of, operator_forecasts
 from qnnsweep.tasks.errors import EnvironmentUnusable, RequestError, ToolchainError
 from qnnsweep.tasks.records import ExportedModel
+from qnnsweep.tasks.results.usability import AtlasEvidence
 from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.toolchain import entrypoints
 from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
@@ -53,14 +54,11 @@ def check_plan(plan: Plan) -> PlanCheck:
     return PlanCheck(errors=errors, operators=operator_forecasts(plan, evidence_of(plan), export))
 
 
-def check_with_stored_exports(plan: Plan) -> PlanCheck | None:
+def check_with_stored_exports(plan: Plan, evidence: Mapping[str, AtlasEvidence]) -> PlanCheck | None:
     """Check every cell whose model an earlier run has exported. No code of a model runs.
 
-    Returns None if there is nothing to check: no override, and no atlas in the store.
+    `evidence`: of the store's atlases, by backend. Returns None if the environment has no toolchain that can check.
     """
-    evidence = evidence_of(plan)
-    if not evidence and not any(cell.request.scheme.overrides for cell in plan.cells):
-        return None
     try:
         resources = prepare(plan)
     except EnvironmentUnusable:  # a run reports it

@@ -12,6 +12,7 @@ from qnnsweep.flows.cli.plan_operators import operator_lines, operators_json
 from qnnsweep.flows.cli.plan_table import forecast_line, plan_table
 
 if TYPE_CHECKING:
+    from qnnsweep.conf.plan import Plan
     from qnnsweep.flows.cli.check_models import PlanCheck
 
 
@@ -48,18 +49,33 @@ def plan(
     ]
     seconds = expected.seconds if expected else None
     lines: list[RenderableType] = [forecast_line(expected)] if expected else []
-    if check or Path(planned.artifacts, "results").is_dir():
-        from qnnsweep.flows.cli.check_models import check_plan, check_with_stored_exports
-
-        checked = check_plan(planned) if check else check_with_stored_exports(planned)
-        if checked is not None:
-            _add(cells, checked)
-            lines += operator_lines(cells, checked.operators) if checked.operators is not None else []
+    checked = _checked(planned, check)
+    if checked is not None:
+        _add(cells, checked)
+        lines += operator_lines(cells, checked.operators) if checked.operators is not None else []
     return Output(
         contents={"cells": cells, "seconds": seconds},
         parts=[plan_table(cells, expected), *lines],
         exit_code=NOT_ALL_PASSED if any(cell.get("error") for cell in cells) else PASSED,
     )
+
+
+def _checked(planned: "Plan", check: bool) -> "PlanCheck | None":
+    """Check the cells, without `check` from what is stored only; None if there is nothing that could be checked."""
+    if check:
+        from qnnsweep.flows.cli.check_models import check_plan
+
+        return check_plan(planned)
+    if not Path(planned.artifacts, "results").is_dir():
+        return None
+    from qnnsweep.flows.forecasts.operator_forecast import evidence_of
+
+    evidence = evidence_of(planned)
+    if not evidence and not any(cell.request.scheme.overrides for cell in planned.cells):
+        return None
+    from qnnsweep.flows.cli.check_models import check_with_stored_exports
+
+    return check_with_stored_exports(planned, evidence)
 
 
 def _add(cells: list[dict[str, Any]], checked: "PlanCheck") -> None:

@@ -44,6 +44,14 @@ def test_a_plan_writes_no_file_and_imports_no_heavy_library(program: Program, tm
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plan_beside_the_results_of_earlier_runs_imports_only_what_reads_tables(
+    program: Program, tmp_path: Path
+) -> None:
+    for folder in ("tables", "results"):
+        (tmp_path / "artifacts" / folder).mkdir(parents=True)
+    assert imported(program, tmp_path, "plan", "experiment=nightly") == (0, ["pyarrow", "numpy", *PLANNING])
+
+
 def test_the_process_that_plans_the_stages_of_a_sweep_loads_no_library_of_the_workers(program: Program) -> None:
     ran = program.python(
         "import sys; from qnnsweep.flows.sweep import sweep; sweep.serialize_parameters({'overrides': []})\n"
