@@ -1,13 +1,11 @@
 """The stage lower: QuantizedModel + SoC -> LoweredProgram."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
-from qnnsweep.conf.impossible import excluded_scheme
 from qnnsweep.conf.schema import SocConfig
-from qnnsweep.conf.schemes import Precision, SchemeConfig
-from qnnsweep.tasks.errors import ProgramDiffers, RequestError, ToolchainError
+from qnnsweep.conf.schemes import SchemeConfig
+from qnnsweep.tasks.errors import ProgramDiffers, ToolchainError
 from qnnsweep.tasks.records import (
     Blob,
     CompilerRefusal,
@@ -19,7 +17,7 @@ from qnnsweep.tasks.records import (
     Toolchain,
 )
 from qnnsweep.tasks.records.options import LoweringOptions
-from qnnsweep.tasks.repair.refused import changes
+from qnnsweep.tasks.repair.failed import Trials
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.digest import digest
 from qnnsweep.tasks.storage.store import Store
@@ -47,12 +45,16 @@ def lower(
     scheme, kind = options.scheme, options.kind
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
     names = quantized.model.name, scheme.name, kind
-    with workers.zygote(digest(shared), "edge", entrypoints.edge_models, *shared, store, subject=names) as edge:
-        lowered = _compile(edge, quantized, soc, options, store)
+    trials = Trials(scheme, kind, soc, store, workers.reporting(lambda: None))
+    try:
+        with workers.zygote(digest(shared), "edge", entrypoints.edge_models, *shared, store, subject=names) as edge:
+            lowered = _compile(edge, quantized, soc, options, store)
+    except ToolchainError as error:
+        raise trials.named(error, quantized.model, quantized.methods[0].exported) from error
     if isinstance(lowered, tuple):  # the edge programs, which need memory, are gone before others are tried
         refusal, log = lowered
         first, *more = refusal.text.splitlines()
-        compiles = _what_compiles(refusal.nodes, quantized, soc, options, store, workers.reporting(lambda: None))
+        compiles = trials.what_compiles(refusal.nodes, quantized.model, quantized.methods[0].exported)
         text = "\n".join([f"lower failed: RuntimeError: {first}{compiles}", *more])
         raise ToolchainError(text, stage="lower", cause="RuntimeError", log=log.sha256)
     return confirm(lowered, scheme, kind, soc, workers.identity)
@@ -116,40 +118,6 @@ def _compile(
         StageCall(stage="lower", seconds=result.seconds, log=result.log),
     )
     return replace(lowered, made=(*quantized.made, *calls))
-
-
-def _what_compiles(
-    nodes: Sequence[str],
-    quantized: QuantizedModel,
-    soc: SocConfig | None,
-    options: LoweringOptions,
-    store: Store,
-    workers: WorkerPool,
-) -> str:
-    """Try changes of a scheme whose program the compiler refuses, and return what came of them, in words.
-
-    `nodes`: those that the compiler's messages are about. The search ends with the first change that compiles. Nothing
-    is tried for models with several methods or with states, and no quantized scheme without calibration samples.
-    """
-    exported, kind = quantized.methods[0].exported, options.kind
-    if quantized.model.driven is not None or exported.method is not None:
-        return ""
-    failed: list[str] = []
-    for words, changed in changes(nodes, options.scheme):
-        is_possible = exported.calibration is not None or changed.precision is not Precision.quantized
-        if not is_possible or excluded_scheme(kind, soc, changed) is not None:
-            continue
-        subject = (quantized.model.name, changed.name, kind, *([soc.name] if soc else []))
-        try:
-            refused = workers.call(
-                "lower", entrypoints.why_refused, exported, changed, kind, soc, store, subject=subject
-            ).value
-        except (RequestError, ToolchainError) as error:
-            refused = str(error)
-        if refused is None:
-            return f"; tried: it compiles with {words}"
-        failed.append(words)
-    return f"; tried: it does not compile with {', or with '.join(failed)}" if failed else ""
 
 
 def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: LoweringOptions) -> object:

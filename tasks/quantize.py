@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.tasks.errors import ToolchainError
 from qnnsweep.tasks.records import ExportedModel, QuantizedModel, StageCall
+from qnnsweep.tasks.repair.failed import Trials
 from qnnsweep.tasks.stage import stage
 from qnnsweep.tasks.storage.store import Store
 from qnnsweep.tasks.toolchain import entrypoints
@@ -22,10 +24,15 @@ def quantize(
     """Prepare, calibrate and convert the model with the backend's quantizer. fp16 and fp32 models are not changed.
 
     The result does not depend on the SoC: only `lower` detects that an SoC does not support the quantized model.
-    `_backend_code`: the digest of another vendor's backend, for the cache key. Raises ToolchainError if the call fails.
+    `_backend_code`: the digest of another vendor's backend, for the cache key. Raises ToolchainError if the call
+    fails, with the operator that brings the error as far as trials find it.
     """
     subject = exported.model.name, scheme.name, kind
-    done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=subject)
+    try:
+        done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=subject)
+    except ToolchainError as error:
+        trials = Trials(scheme, kind, None, store, workers.reporting(lambda: None))
+        raise trials.named(error, exported.model, exported.methods[0]) from error
     made = (*exported.made, StageCall(stage="quantize", seconds=done.seconds, log=done.log))
     quantized = replace(done.value, made=made)
     if scheme.precision is Precision.quantized:

@@ -143,6 +143,20 @@ def why_refused(
         return trial.why_refused(exported, scheme, kind, soc, store)
 
 
+def first_failing(
+    exported: ExportedMethod,
+    scheme: SchemeConfig,
+    kind: str,
+    soc: SocConfig | None,
+    stage: str,
+    said: str,
+    store: Store,
+) -> tuple[str, str] | None:
+    from qnnsweep.tasks.toolchain import first_failing
+
+    return first_failing.first_failing(exported, scheme, kind, soc, stage, said, store)
+
+
 def debug_program(
     methods: Sequence["EdgeModel"],
     number: int,

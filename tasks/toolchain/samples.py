@@ -56,9 +56,12 @@ def configured_samples(model: ModelConfig, split: str, data: DataConfig) -> list
 
 
 def _check_sample(model: ModelConfig, where: str, sample: Sample) -> None:
-    if not isinstance(sample, Mapping) or not isinstance(sample.get("inputs"), Mapping):
+    if not isinstance(sample, Mapping) or "inputs" not in sample:
         raise RequestError(f"{where} is not a mapping with the key 'inputs'")
     expected = [spec.name for spec in model.inputs]
+    if not isinstance(sample["inputs"], Mapping):
+        kind = type(sample["inputs"]).__name__
+        raise RequestError(f"{where} has a {kind} as 'inputs'; model.inputs names {expected}: give a dict of these")
     if sorted(sample["inputs"]) != sorted(expected):
         raise RequestError(f"{where} has the inputs {sorted(sample['inputs'])}; model.inputs names {expected}")
     for spec in model.inputs:

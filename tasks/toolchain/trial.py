@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from executorch.exir import EdgeProgramManager
+from torch.export import ExportedProgram
 
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import OverridePrecision, Precision, SchemeConfig, SchemeOverride
@@ -91,13 +92,17 @@ def why_refused(
     """
     make_deterministic()
     compiler = backend_of(kind).compiler(scheme, soc)
-    is_float = scheme.precision is not Precision.quantized
-    if is_float:
-        program = load_program(store, exported.program)
-    else:
-        (program,) = quantized_programs([exported], scheme, kind, None, store)
-    compiled = try_compile(compiler, edge_program(compiler, program, exported.name), exported.name, debug=False)
+    edge = edge_program(compiler, program_of(exported, scheme, kind, store), exported.name)
+    compiled = try_compile(compiler, edge, exported.name, debug=False)
     return compiled.reason if isinstance(compiled, Unavailable) else None
+
+
+def program_of(exported: ExportedMethod, scheme: SchemeConfig, kind: str, store: Store) -> ExportedProgram:
+    """Return the program of a method without states in a scheme, as `edge_program` takes it."""
+    if scheme.precision is not Precision.quantized:
+        return load_program(store, exported.program)
+    (program,) = quantized_programs([exported], scheme, kind, None, store)
+    return program
 
 
 def designed_methods(

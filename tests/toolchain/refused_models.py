@@ -39,6 +39,34 @@ class Multiplies(torch.nn.Module):
         return torch.matmul(x, x.transpose(2, 3))
 
 
+class PadsAround(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(x + 1)
+        h = torch.nn.functional.pad(h, (1, 1, 1, 1), mode="circular")
+        return self.convolution(h)
+
+
+class TakesAlong(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.relu(x + 1)
+        taken = torch.take_along_dim(h, torch.tensor([[[[0, 3, 5]]]]), dim=-1)
+        return taken * 2
+
+
+class LooksUpARemainder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(3, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        numbers = (x * 10).int() % 3
+        return self.table(numbers).relu()
+
+
 class SumsABag(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

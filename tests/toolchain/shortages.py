@@ -118,6 +118,14 @@ def refused_program() -> object:
         return lower.lower_unless_refused([], None, None, None, None)  # type: ignore[arg-type]
 
 
+def first_failing_operator() -> object:
+    from qnnsweep.tasks.toolchain import first_failing
+
+    anything: Any = None
+    with mock.patch.object(first_failing, "program_of", allocate):
+        return [*first_failing._errors(anything, anything, "qnn", None, "quantize", anything)]
+
+
 def mistaken_inputs() -> object:
     import torch
 

@@ -91,7 +91,7 @@ def odd_samples(count, kind):
 ODD = {
     "bare tensor": "is not a mapping with the key 'inputs'",
     "no inputs": "is not a mapping with the key 'inputs'",
-    "inputs in a list": "is not a mapping with the key 'inputs'",
+    "inputs in a list": "has a list as 'inputs'; model.inputs names ['x', 'scale']: give a dict of these",
     "one missing": "has the inputs ['x']; model.inputs names ['x', 'scale']",
     "one too many": "has the inputs ['mask', 'scale', 'x']; model.inputs names ['x', 'scale']",
     "shape": "input x is float32[2, 3]; model.inputs says float32[1, 3]",

@@ -34,6 +34,7 @@ ALLOCATIONS = [
     shortages.elements_that_indices_select,
     shortages.debug_program,
     shortages.pass_of_executorch,
+    shortages.first_failing_operator,
     shortages.mistaken_inputs,
     shortages.own_metric,
     shortages.case_of_the_suite,

@@ -107,6 +107,38 @@ def test_an_error_of_a_pass_names_the_node_and_the_line(resources: Resources) ->
     assert "(refused_models.py:" in first
 
 
+@pytest.mark.parametrize(
+    ("kind", "begins", "ends"),
+    [
+        (
+            "PadsAround",
+            'lower failed: aten.pad.default of `h = torch.nn.functional.pad(h, (1, 1, 1, 1), mode="circular")` (',
+            "`scheme.overrides=[{node: pad, precision: cpu}]`; RuntimeError: QNN graph I/O does not match the dele",
+        ),
+        pytest.param(
+            "TakesAlong",
+            "edge failed: aten.take_along_dim.default of `taken = torch.take_along_dim(h, torch.tensor([[[[0",
+            "or with `scheme=fp16`; KeyError: _lifted_tensor_constant",
+            marks=pytest.mark.slow,
+        ),
+        (
+            "LooksUpARemainder",
+            "quantize failed: aten.embedding.default of `return self.table(numbers).relu()` (",
+            "RuntimeError: Expected tensor for argument #1 'indices' to have one of the following scalar types: Long",
+        ),
+    ],
+)
+def test_an_error_that_names_no_operator_gets_the_first_one_that_brings_it(
+    resources: Resources, kind: str, begins: str, ends: str
+) -> None:
+    with pytest.raises(ToolchainError) as raised:
+        compiled(resources, kind, "scheme=8a8w", "soc=SM8650")
+    first = str(raised.value).splitlines()[0]
+    assert first.startswith(begins)
+    assert ") is the first operator with which the program fails; " in first
+    assert ends in first
+
+
 def test_a_product_that_an_old_soc_cannot_run_is_named_with_the_rule(resources: Resources) -> None:
     ask, lowered = compiled(resources, "Multiplies", "scheme=16a8w", "soc=SM8350")
     tools: Any = {"store": resources.store, "farm": resources.farm}

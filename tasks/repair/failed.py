@@ -1,0 +1,80 @@
+"""What is tried after the toolchain has refused a program or has failed: where the error begins, and what compiles."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qnnsweep.conf.impossible import excluded_scheme
+from qnnsweep.conf.schema import SocConfig
+from qnnsweep.conf.schemes import Precision, SchemeConfig
+from qnnsweep.tasks.errors import RequestError, ToolchainError
+from qnnsweep.tasks.records import ExportedMethod, ModelFacts
+from qnnsweep.tasks.repair.refused import changes
+from qnnsweep.tasks.storage.store import Store
+from qnnsweep.tasks.toolchain import entrypoints
+from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
+
+_LINE = re.compile(r"[^\s(]+\.py:\d+")
+"""The place in the words for a user's line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """Compilations of changed programs of a model. Nothing is tried for models with several methods or with states."""
+
+    scheme: SchemeConfig
+    kind: str
+    soc: SocConfig | None
+    store: Store
+    workers: WorkerPool
+
+    def what_compiles(self, nodes: Sequence[str], model: ModelFacts, exported: ExportedMethod) -> str:
+        """Try changes of the scheme, and return what came of them, in words.
+
+        `nodes`: those that the error is about. The search ends with the first change that compiles. No quantized
+        scheme is tried without calibration samples.
+        """
+        if not _is_single(model, exported):
+            return ""
+        failed: list[str] = []
+        for words, changed in changes(nodes, self.scheme):
+            is_possible = exported.calibration is not None or changed.precision is not Precision.quantized
+            if not is_possible or excluded_scheme(self.kind, self.soc, changed) is not None:
+                continue
+            subject = (model.name, changed.name, self.kind, *([self.soc.name] if self.soc else []))
+            given = entrypoints.why_refused, exported, changed, self.kind, self.soc, self.store
+            try:
+                refused = self.workers.call("lower", *given, subject=subject).value
+            except (RequestError, ToolchainError) as error:
+                refused = str(error)
+            if refused is None:
+                return f"; tried: it compiles with {words}"
+            failed.append(words)
+        return f"; tried: it does not compile with {', or with '.join(failed)}" if failed else ""
+
+    def named(self, error: ToolchainError, model: ModelFacts, exported: ExportedMethod) -> ToolchainError:
+        """Return the error with the operator that brings it and with what compiles instead, both found by trials.
+
+        Return `error` itself if it is no exception of the toolchain, if it names a line, or if no operator is found.
+        """
+        first, *more = str(error).splitlines()
+        begins = f"{error.stage} failed: "
+        if not first.startswith(f"{begins}{error.cause}: ") or _LINE.search(first) or not _is_single(model, exported):
+            return error
+        subject = (model.name, self.scheme.name, self.kind, *([self.soc.name] if self.soc else []))
+        given = exported, self.scheme, self.kind, self.soc, error.stage, first, self.store
+        try:
+            found = self.workers.call(error.stage, entrypoints.first_failing, *given, subject=subject).value
+        except ToolchainError:
+            return error
+        if found is None:
+            return error
+        node, words = found
+        compiles = "" if error.stage == "quantize" else self.what_compiles([node], model, exported)
+        said = first.removeprefix(begins)
+        first = f"{begins}{words} is the first operator with which the program fails{compiles}; {said}"
+        return ToolchainError("\n".join([first, *more]), stage=error.stage, cause=error.cause, log=error.log)
+
+
+def _is_single(model: ModelFacts, exported: ExportedMethod) -> bool:
+    return model.driven is None and exported.method is None
