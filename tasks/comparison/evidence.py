@@ -242,8 +242,8 @@ class Evidence:
     def kernels(self, samples: Iterable[int]) -> Iterator[tuple[Kernels, SampleInputs]]:
         """Yield the kernels and the inputs of every sample. The kernels compute from the rounded inputs."""
         exported, input_qparams = self._lowered.quantized.exported, self._lowered.input_qparams
-        kernels_on = reference_kernels(self._lowered, self._store)
         halves = self._halves | {row.index for row in self._lowered.operators if row.constant and self._halves}
+        kernels_on = reference_kernels(self._lowered, self._store, frozenset(halves))
         tensors: dict[str, Array] = load(self._store.read(exported.evaluation))
         for files in self._capture.debug:  # with states, the inputs that the device had
             tensors |= load(self._store.read(files.inputs)) if files.inputs else {}
@@ -259,8 +259,7 @@ class Evidence:
                 for (value, qparams), is_half in zip(pairs, halves_of, strict=True)
             ]
             is_rounded = bool(self._halves) or any(qparams is not None for qparams in input_qparams)
-            kernels = kernels_on(rounded, exact if is_rounded else (), frozenset(halves))
-            yield kernels, SampleInputs(exact, rounded, halves_of)
+            yield kernels_on(rounded, exact if is_rounded else ()), SampleInputs(exact, rounded, halves_of)
 
 
 def device_outputs(lowered: LoweredMethod, outputs: Blob, store: Store) -> dict[str, Array]:

@@ -105,8 +105,7 @@ class OperatorComparer:
         """Compare the operators of a sample, after computing them again. Only the explained sample has a budget."""
         captured = self._evidence.captured_values(sample)
         has_budget = self._options.budget and sample == self._worst[0]
-        weights = weight_errors(self._lowered, self._store, kernels) if has_budget else None
-        floats = weights.floats(kernels) if weights else FloatConstants()
+        floats, unknown = self._float_constants(kernels) if has_budget else (FloatConstants(), ())
         run = DeviceRun(kernels, captured, self._evidence.requantized_values(sample, kernels.sources, captured))
         replayed = replay(
             run, self._is_suspect, partial(self._evidence.reference, sample), floats, with_errors=has_budget
@@ -114,12 +113,17 @@ class OperatorComparer:
         final = [self._final_outputs(tensors, sample) for tensors in (self._eager, self._device)]
         bindings = sample_bindings(self._lowered, self._evidence, kernels, sample, captured, *final)
         compared = replace(self._compared(sample, captured, replayed, kernels), bindings=tuple(bindings))
-        if weights is None:
+        if not has_budget:
             return compared
         outputs = output_budgets(self._lowered.input_grids, run, inputs, floats, replayed, self._outputs(sample))
-        budget = SampleBudget(sample=sample, outputs=outputs, unknown_weights=weights.unknown)
+        budget = SampleBudget(sample=sample, outputs=outputs, unknown_weights=unknown)
         details = error_details(compared.operators, replayed, captured)
         return replace(compared, budget=tuple(budget.shares(self._lowered)), details=details)
+
+    def _float_constants(self, kernels: Kernels) -> tuple[FloatConstants, tuple[str, ...]]:
+        """Return the constants before their rounding, and the names of the operators whose float tensor is unknown."""
+        weights = weight_errors(self._lowered, self._store, kernels)
+        return weights.floats(kernels), weights.unknown
 
     def _compared(
         self,

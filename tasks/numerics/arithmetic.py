@@ -24,6 +24,8 @@ Part = tuple[Cause, int]
 
 ARISING: tuple[Cause, ...] = ("weights", "bias", "clipping", "resolution", "overflow", "device")
 """The causes of error that arise at operators, and that a run can leave out."""
+_BASES = (frozenset[Cause](), frozenset[Cause](ARISING))
+"""The causes that are left out at all operators in the runs from which those with or without one part start."""
 LARGEST_HALF = 65504.0
 """The largest finite float16."""
 _HALF_BITS = 2**11  # the significant bits of a float16
@@ -117,10 +119,12 @@ class SampleRuns:
     def _run(self, is_left_out: IsLeftOut, base: frozenset[Cause], part: Part | None) -> list[Array] | None:
         """Run the program. `base`: the causes without which a run has the same values before the part."""
         run = _Run(self._arithmetic, self._kernels, self._inputs, is_left_out)
-        if part is None:
-            self._recorded[base] = _Recorded()
-            return run.outputs(record=self._recorded[base])
-        return run.outputs(start=self._recorded.get(base), before=part[1])
+        if part is not None:
+            return run.outputs(start=self._recorded.get(base), before=part[1])
+        if base not in _BASES:
+            return run.outputs()
+        self._recorded[base] = _Recorded()
+        return run.outputs(record=self._recorded[base])
 
 
 class _Run:

@@ -9,6 +9,7 @@ from qnnsweep.tasks.numerics.element_use import Array, Value
 from qnnsweep.tasks.records import Operator
 
 Floats = NDArray[np.float32]
+_ELEMENTS_AT_ONCE = 2**20
 _ROUNDING = 1e-3  # how much larger the error's energy may be than the weight's, because of float32's own rounding
 
 
@@ -51,5 +52,7 @@ def _is_rounded(rounded: Array, original: Array) -> bool:
         return False
     if original.ndim < 2:
         return True
-    error = float(np.square(rounded - original, dtype=np.float64).sum())
-    return error <= float(np.square(original, dtype=np.float64).sum()) * (1 + _ROUNDING)
+    parts = max(1, original.size // _ELEMENTS_AT_ONCE)
+    pairs = [*zip(np.array_split(rounded, parts), np.array_split(original, parts), strict=True)]
+    error = sum(float(np.square(of_rounded - part, dtype=np.float64).sum()) for of_rounded, part in pairs)
+    return error <= sum(float(np.square(part, dtype=np.float64).sum()) for _, part in pairs) * (1 + _ROUNDING)

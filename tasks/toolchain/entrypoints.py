@@ -5,7 +5,6 @@ loads torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,17 +174,20 @@ def debug_program(
         return debug_program.debug_program(methods[number], compiler, options.kind, span, store)
 
 
-def reference_kernels(lowered: LoweredMethod, store: Store) -> Callable[..., "HostKernels"]:
-    """Return a function that takes a sample's inputs, and returns the kernels.
+def reference_kernels(
+    lowered: LoweredMethod, store: Store, halves: frozenset[int] = frozenset()
+) -> Callable[..., "HostKernels"]:
+    """Return a function that takes a sample's inputs, and returns the kernels. All kernels have the same constants.
 
-    The inputs are two lists of arrays: rounded to the device's grids and, if they are known, before that.
+    `halves`: the calls that read their constants in float16. The inputs are two lists of arrays: rounded to the
+    device's grids and, if they are known, before that.
     """
     from qnnsweep.tasks.toolchain.deterministic import make_deterministic
     from qnnsweep.tasks.toolchain.reference.kernels import HostKernels
     from qnnsweep.tasks.toolchain.reference.stored_graph import device_graph
 
     make_deterministic()
-    return partial(HostKernels, device_graph(lowered, store))
+    return HostKernels(device_graph(lowered, store), (), halves=halves).on
 
 
 def reference_values(lowered: LoweredMethod, store: Store, inputs: Sequence[NDArray[Any]]) -> dict[int, NDArray[Any]]:

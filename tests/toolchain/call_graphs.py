@@ -61,6 +61,20 @@ def with_unknown_constant() -> tuple[Any, Any, dict[int, str]]:
     return sorted(changed), (kernels.call(1, {}), kernels.call(2, {})), kernels.refusals
 
 
+def on_other_inputs() -> tuple[list[Array], tuple[dict[int, str], ...], bool]:
+    """Compute with kernels, with those on other inputs, and with the former again.
+
+    Return the values, the refusals of both, of which the latter fail once, and whether they share their constants.
+    """
+    calls = [("aten.relu.default", {"constant": "w"}), ("aten.add.Tensor", INPUT, FIRST)]
+    first = kernels_of(calls, w=np.array([-1.0, 0.0, 1.0, 2.0], np.float32))
+    second = first.on([-X])
+    values = [kernels.call(1, {}) for kernels in (first, second, first)]
+    third = second.on([np.ones(3, np.float32)])
+    third.call(1, {})
+    return values, (first.refusals, third.refusals), np.shares_memory(first.call(0, {}), third.call(0, {}))
+
+
 def with_index_out_of_range() -> tuple[list[int], dict[int, str]]:
     """Replay a graph whose device logged an index that does not exist: the operators computed, and the refusals."""
     calls = [("aten.argmax.default", INPUT, 1), ("aten.embedding.default", {"constant": "w"}, FIRST)]

@@ -1,5 +1,6 @@
 """The reference graph's operators as functions of NumPy arrays, and their derivatives."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -71,9 +72,7 @@ class HostKernels:
         """
         self._exact_graph, self.halves = graph, halves
         self._graph = graph.with_half_constants() if halves else graph
-        self._inputs, self._exact_inputs = (
-            [torch.from_numpy(np.array(array)) for array in arrays] for arrays in (inputs, exact_inputs)
-        )
+        self._inputs, self._exact_inputs = _copied(inputs), _copied(exact_inputs)
         self.sources = graph.sources
         self.outputs = graph.output_calls
         self.results = tuple(output.get("operator") if isinstance(output, dict) else None for output in graph.outputs)
@@ -104,6 +103,13 @@ class HostKernels:
             for index in graph.constant_calls:
                 if (value := self._compute(index, self._constants)) is not None:
                     self._constants[index] = value
+
+    def on(self, inputs: Sequence[Array], exact_inputs: Sequence[Array] = ()) -> "HostKernels":
+        """Return these kernels on other inputs, with the same constants. The arguments are those of `__init__`."""
+        other = copy.copy(self)
+        other._inputs, other._exact_inputs = _copied(inputs), _copied(exact_inputs)
+        other.refusals = dict(self.refusals)
+        return other
 
     def call(
         self,
@@ -254,6 +260,10 @@ class HostKernels:
         except KeyError as error:
             self.refusals[index] = f"reads operator {error}, which has no value"
         return None
+
+
+def _copied(arrays: Iterable[Array]) -> list[torch.Tensor]:
+    return [torch.from_numpy(np.array(array)) for array in arrays]
 
 
 def _as_tensors(arrays: Iterable[Array]) -> list[torch.Tensor]:

@@ -49,6 +49,14 @@ def test_a_constant_that_the_host_cannot_compute_has_no_value_and_its_readers_ha
     }
 
 
+def test_kernels_on_other_inputs_share_the_constants_and_have_refusals_of_their_own(resources: Resources) -> None:
+    (first, second, again), refusals, is_shared = in_worker(resources, call_graphs.on_other_inputs)
+    assert first.tolist() == [[1.0, -2.0, 4.0, 2.5], [2.0, 0.25, 0.0, 6.0]]
+    assert second.tolist() == [[-1.0, 2.0, -2.0, 1.5], [-2.0, -0.25, 2.0, -2.0]]
+    assert again.tolist() == first.tolist()
+    assert (refusals[0], [*refusals[1]], is_shared) == ({}, [1], True)
+
+
 def test_an_index_that_does_not_exist_is_the_reason_for_a_missing_result(resources: Resources) -> None:
     operators, refusals = in_worker(resources, call_graphs.with_index_out_of_range)
     assert operators == [0]
