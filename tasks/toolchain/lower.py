@@ -4,6 +4,7 @@ The reference, the shipping program and the debug program come from the same edg
 """
 
 import copy
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -55,6 +56,8 @@ def lower_model(
         for model, ship, profile in zip(models, shipped, profiles, strict=True)
     ]
     if options.dump_operators:
+        del shipped
+        gc.collect()  # a graph and its nodes refer to each other
         pairs = zip(methods, models, strict=True)
         methods = [
             joined(method, [debug_program(model, compiler, options.kind, None, store)]) for method, model in pairs
