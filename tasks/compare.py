@@ -41,4 +41,4 @@ def compare(
         return joined_methods(lowered, outputs.result().value, compared)
 
 
-compare_task = stage(compare, version=33)
+compare_task = stage(compare, version=34)

@@ -85,4 +85,4 @@ def _key_inputs(
     return lowered, soc, divisions
 
 
-divide_task = stage(divide, version=2, key_inputs=_key_inputs)
+divide_task = stage(divide, version=3, key_inputs=_key_inputs)

@@ -130,4 +130,4 @@ def _key_inputs(quantized: QuantizedModel, soc: SocConfig | None, options: Lower
     return quantized, soc, replace(options, scheme=scheme)
 
 
-lower_task = stage(lower, version=32, key_inputs=_key_inputs)
+lower_task = stage(lower, version=33, key_inputs=_key_inputs)

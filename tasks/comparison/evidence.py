@@ -133,9 +133,8 @@ class Evidence:
         lowered, store = self._lowered, self._store
         dump = read_etdump(store.read(files.etdump))
         runs = inferences(dump, len(files.samples))
-        alignment = align(
-            lowered.operators, lowered.expected_tensors, dump.tensors, requantized=lowered.requantized, runs=runs
-        )
+        expected = lowered.expected_in(files.part)
+        alignment = align(lowered.operators, expected, dump.tensors, requantized=lowered.requantized, runs=runs)
         store.verify(files.buffer)
         buffer = np.memmap(store.path(files.buffer), np.uint8, "r") if files.buffer.size else np.empty(0, np.uint8)
         for sample, run in zip(files.samples, runs, strict=True):

@@ -149,9 +149,8 @@ def _logged(lowered: LoweredMethod, capture: CapturedMethod, store: Store) -> di
         dump = read_etdump(store.read(files.etdump))
         buffer = np.frombuffer(store.read(files.buffer), np.uint8)
         runs = dict(zip(inferences(dump, len(files.samples)), files.samples, strict=True))
-        aligned = align(
-            lowered.operators, lowered.expected_tensors, dump.tensors, requantized=lowered.requantized, runs=[*runs]
-        )
+        expected = lowered.expected_in(files.part)
+        aligned = align(lowered.operators, expected, dump.tensors, requantized=lowered.requantized, runs=[*runs])
         rows = (*aligned.operators, *aligned.requantized)
         operators = {id(match.event): row.operator for row in rows for match in row.matches}
         times = Counter[tuple[object, ...]]()

@@ -34,7 +34,7 @@ def part_of(method: LoweredMethod, debug: DebugProgram) -> Debugged:
     logged = frozenset(debug.logged)
     return Debugged(
         program=debug,
-        expected_tensors=tuple(tensor for tensor in method.expected_tensors if tensor.identifier in logged),
+        expected_tensors=tuple(tensor for tensor in method.expected_tensors if tensor.span == debug.span),
         requantized=tuple(tensor for tensor in method.requantized if tensor.identifier in logged),
         etrecord=method.etrecord,
     )

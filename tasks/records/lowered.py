@@ -45,11 +45,20 @@ class Operator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A range of a method's operators, by index."""
+
+    first: int
+    end: int  # exclusive
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedTensor:
-    """A tensor that the debug program is expected to log.
+    """A tensor that a debug program is expected to log.
 
     `identifier` is the tensor's name in the log. If a delegate logs the tensor, it is the delegate's name for the
-    tensor (QNN: `<node>@<output index>`). If the runtime logs the tensor, it is `instruction:<id>:<position>`.
+    tensor (QNN: `<node>@<output index>`). If the runtime logs the tensor, it is `instruction:<id>:<position>`. Another
+    debug program can log another tensor under the same name: `span` is that of the program which logs this one.
     """
 
     identifier: str
@@ -57,6 +66,7 @@ class ExpectedTensor:
     output_index: int
     quantization: Quantization | None
     axis_order: tuple[int, ...] | None  # the permutation from PyTorch's layout to the device's
+    span: Span | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,14 +134,6 @@ class ProfileProgram:
     unavailable: str | None  # the toolchain's reason why there is no program; None if there is one
     nodes: tuple[DelegatedNode, ...]
     schematics: tuple[Blob, ...]  # at profile level 3: the HTP compiler's files, one per subgraph, in compilation order
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
-    """A range of a method's operators, by index."""
-
-    first: int
-    end: int  # exclusive
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -292,6 +294,11 @@ class LoweredMethod:
             return weight.element_bits or (16 if is_delegated else 32)
 
         return sum(weight.elements * element_bits(weight) for weight in self.weights)
+
+    def expected_in(self, part: int | None) -> tuple[ExpectedTensor, ...]:
+        """Return the tensors that one of the debug programs is expected to log. `part`: see `Launch`."""
+        span = None if part is None else self.debug_programs[part - 1].span
+        return tuple(tensor for tensor in self.expected_tensors if tensor.span == span)
 
     @property
     def debug_facts(self) -> ProgramFacts | None:

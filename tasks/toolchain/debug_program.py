@@ -39,7 +39,7 @@ def debug_program(model: EdgeModel, compiler: Compiler, kind: str, span: Span | 
             facts=program_facts(program, backend_of(kind), store, model.method),
             buffer_bytes=debug.logged_bytes,
         ),
-        expected_tensors=debug.dumped,
+        expected_tensors=tuple(replace(tensor, span=span) for tensor in debug.dumped),
         requantized=requantized_tensors(debug.log.requantized, operators, instructions(debug.program, model.method)),
         etrecord=store.take_file(_etrecord(debug, model)),
     )

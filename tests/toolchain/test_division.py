@@ -91,7 +91,7 @@ def test_a_debug_program_with_other_final_outputs_is_halved(cell: Cell, halves: 
 
 def test_the_parts_together_log_what_one_program_logs(cell: Cell, halves: Cell) -> None:
     whole, parts = cell.lowered.methods[0], halves.lowered.methods[0]
-    assert {*parts.expected_tensors} == {*whole.expected_tensors}
+    assert {replace(tensor, span=None) for tensor in parts.expected_tensors} == {*whole.expected_tensors}
     logged = [{*debug.logged} for debug in parts.debug_programs]
     assert all(names < {tensor.identifier for tensor in whole.expected_tensors} for names in logged)
 
@@ -144,6 +144,24 @@ def test_a_debug_program_that_crashes_costs_no_final_output_and_is_halved(cell: 
     assert divisions is not None
     assert divisions[0] is not None
     assert len(divisions[0].spans) == 2
+
+
+def test_parts_that_log_other_tensors_under_the_same_name_are_audited_and_compared(resources: Resources) -> None:
+    overrides = ["model=digits_cnn", "scheme=8a8w", "soc=SM8650", "measure.operator_samples=1"]
+    ask = load([*overrides, "scheme.overrides=[{node: add, precision: cpu}]"]).cells[0].request
+    inputs = [InputConfig(name="x", shape=[1, 4, 8, 8])]
+    quantized = quantized_model(ask, resources, "two_subgraphs", 2, name="two", inputs=inputs)
+    lowered = lower(quantized, ask.soc, lowering_options(ask), store=resources.store, workers=resources.workers)
+    (method,) = lowered.methods
+    assert method.delegated_subgraphs == 2
+    border = next(row.index for row in method.operators if row.subgraph is None and row.target == "aten.add.Tensor")
+    spans = Span(first=0, end=border), Span(first=border, end=len(method.operators))
+    whole = Cell(ask, quantized, lowered, measured(ask, lowered, resources))
+    parts = divided(whole, Division(spans=spans, unlogged=()), resources)
+    names = [{row.identifier: row.quantization for row in parts.lowered.methods[0].expected_in(n)} for n in (1, 2)]
+    assert any(names[1].get(name, grid) != grid for name, grid in names[0].items())
+    rows, of_whole = compared(parts, resources).operators, compared(whole, resources).operators
+    assert [row for row in rows if row.status == "compared"] == [row for row in of_whole if row.status == "compared"]
 
 
 def test_an_operator_that_no_program_can_log_has_the_reason_in_its_row(cell: Cell, resources: Resources) -> None:
