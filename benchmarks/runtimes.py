@@ -5,9 +5,10 @@
     python benchmarks/runtimes.py --where here --where ssh model=digits_cnn   ONNX Runtime here, and behind a real sshd
 
 All runs have one store: only the first one compiles, the others execute and compare the same programs. Each row of the
-tables `outputs`, `operators`, `budget`, `probe` and `steps` must be equal, to the last bit, but for the name of the run
-and of the device. The Python of the device has the packages numpy, onnxruntime and onnxruntime-qnn, with what they
-require, and nothing else. `--own-python`: the Python of this environment, which can compute operators on the CPU.
+tables `outputs`, `operators`, `budget`, `probe`, `steps` and, of collections, `atlas` must be equal, to the last bit,
+but for the columns that say where it ran. The Python of the device has the packages numpy, onnxruntime and
+onnxruntime-qnn, with what they require, and nothing else. `--own-python`: the Python of this environment, which can
+compute operators on the CPU.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ CELLS = {
     "scheme": "fp16,8a8w,16a8w",
     "soc": "SM8350,SM8550,SM8650,SM8750",
 }
-TABLES = ("outputs", "operators", "budget", "probe", "steps")
+TABLES = ("outputs", "operators", "budget", "probe", "steps", "atlas")
+OF_PLACE = ["run", "run_id", "device", "executed_on", "equal_tensors", "runtimes_differ"]
+"""The columns that say where a cell ran, and what two runtimes of one cell returned."""
 CELL = ["model", "scheme", "soc"]
 
 
@@ -122,9 +125,9 @@ def compared(tables: Path, first: str, second: str) -> pd.DataFrame:
 
 
 def of_cell(table: pd.DataFrame, cell: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of a cell, without the names of the run and of the device."""
+    """Return the rows of a cell, without the columns that say where it ran."""
     chosen = table.merge(pd.DataFrame([dict(zip(CELL, cell, strict=True))]), on=CELL)
-    return chosen.drop(columns=["run", "run_id", "device"], errors="ignore").reset_index(drop=True)
+    return chosen.drop(columns=OF_PLACE, errors="ignore").reset_index(drop=True)
 
 
 def unlike_rows(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:

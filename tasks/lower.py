@@ -50,7 +50,9 @@ def lower(
         with workers.zygote(digest(shared), "edge", entrypoints.edge_models, *shared, store, subject=names) as edge:
             lowered = _compile(edge, quantized, soc, options, store)
     except ToolchainError as error:
-        raise trials.named(error, quantized.model, quantized.methods[0].exported) from error
+        if (named := trials.named(error, quantized.model, quantized.methods[0].exported)) is not None:
+            raise named from error
+        raise
     if isinstance(lowered, tuple):  # the edge programs, which need memory, are gone before others are tried
         refusal, log = lowered
         first, *more = refusal.text.splitlines()

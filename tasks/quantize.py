@@ -32,7 +32,9 @@ def quantize(
         done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=subject)
     except ToolchainError as error:
         trials = Trials(scheme, kind, None, store, workers.reporting(lambda: None))
-        raise trials.named(error, exported.model, exported.methods[0]) from error
+        if (named := trials.named(error, exported.model, exported.methods[0])) is not None:
+            raise named from error
+        raise
     made = (*exported.made, StageCall(stage="quantize", seconds=done.seconds, log=done.log))
     quantized = replace(done.value, made=made)
     if scheme.precision is Precision.quantized:

@@ -52,23 +52,23 @@ class Trials:
             failed.append(words)
         return f"; tried: it does not compile with {', or with '.join(failed)}" if failed else ""
 
-    def named(self, error: ToolchainError, model: ModelFacts, exported: ExportedMethod) -> ToolchainError:
+    def named(self, error: ToolchainError, model: ModelFacts, exported: ExportedMethod) -> ToolchainError | None:
         """Return the error with the operator that brings it and with what compiles instead, both found by trials.
 
-        Return `error` itself if it is no exception of the toolchain, if it names a line, or if no operator is found.
+        Return None if `error` is no exception of the toolchain, if it names a line, or if no operator is found.
         """
         first, *more = str(error).splitlines()
         begins = f"{error.stage} failed: "
         if not first.startswith(f"{begins}{error.cause}: ") or _LINE.search(first) or not _is_single(model, exported):
-            return error
+            return None
         subject = (model.name, self.scheme.name, self.kind, *([self.soc.name] if self.soc else []))
         given = exported, self.scheme, self.kind, self.soc, error.stage, first, self.store
         try:
             found = self.workers.call(error.stage, entrypoints.first_failing, *given, subject=subject).value
         except ToolchainError:
-            return error
+            return None
         if found is None:
-            return error
+            return None
         node, words = found
         compiles = "" if error.stage == "quantize" else self.what_compiles([node], model, exported)
         said = first.removeprefix(begins)
