@@ -132,7 +132,8 @@ def test_it_leaves_outputs_times_and_an_etdump_under_the_names_the_stages_know(
     times = latencies_ms(done.stdout)
     assert len(times) == 8
     assert min(times) > 0
-    assert f"{sum(times) / 8:g}" == (folder / "inference_speed.txt").read_text()
+    means = (sum(times) / 8 + rounding for rounding in (-5e-7, 0.0, 5e-7))  # of times, which are printed to 1e-6 ms
+    assert (folder / "inference_speed.txt").read_text() in {f"{mean:g}" for mean in means}
     lines = lines_of(done.stdout)
     assert lines[0].endswith("] Model file model.pte is loaded.")
     assert all(re.search(r"\] 1 inference took [\d.]+ ms, avg [\d.]+ ms$", line) for line in lines[1:9])
