@@ -37,8 +37,11 @@ CELLS = {
     "soc": "SM8350,SM8550,SM8650,SM8750",
 }
 TABLES = ("outputs", "operators", "budget", "probe", "steps", "atlas")
-OF_PLACE = ["run", "run_id", "device", "executed_on", "equal_tensors", "runtimes_differ"]
-"""The columns that say where a cell ran, and what two runtimes of one cell returned."""
+OF_PLACE = [
+    "run", "run_id", "device", "executed_on", "seconds", "log",
+    "equal_tensors", "runtimes_differ", "simulator_equal", "simulator_steps",
+]  # fmt: skip
+"""The columns that say where and how long a cell ran, and what comes of two executions of it."""
 CELL = ["model", "scheme", "soc"]
 
 
