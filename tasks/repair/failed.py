@@ -16,6 +16,8 @@ from qnnsweep.tasks.toolchain.workers.pool import WorkerPool
 
 _LINE = re.compile(r"[^\s(]+\.py:\d+")
 """The place in the words for a user's line."""
+_MOST_CPU_S = 600.0
+"""The processor time after which the search of an operator is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Trials:
     def named(self, error: ToolchainError, model: ModelFacts, exported: ExportedMethod) -> ToolchainError | None:
         """Return the error with the operator that brings it and with what compiles instead, both found by trials.
 
-        Return None if `error` is no exception of the toolchain, if it names a line, or if no operator is found.
+        Return None if `error` is no exception of the toolchain, if it names a line, or if no operator is found in time.
         """
         first, *more = str(error).splitlines()
         begins = f"{error.stage} failed: "
@@ -63,8 +65,9 @@ class Trials:
             return None
         subject = (model.name, self.scheme.name, self.kind, *([self.soc.name] if self.soc else []))
         given = exported, self.scheme, self.kind, self.soc, error.stage, first, self.store
+        search = entrypoints.first_failing, *given
         try:
-            found = self.workers.call(error.stage, entrypoints.first_failing, *given, subject=subject).value
+            found = self.workers.call(error.stage, *search, subject=subject, most_cpu_s=_MOST_CPU_S).value
         except ToolchainError:
             return None
         if found is None:
