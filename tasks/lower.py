@@ -45,18 +45,19 @@ def lower(
     scheme, kind = options.scheme, options.kind
     shared = quantized, replace(options, dump_operators=False, profile_level=0)
     names = quantized.model.name, scheme.name, kind
-    trials = Trials(scheme, kind, soc, store, workers.reporting(lambda: None))
+    silent = workers.reporting(lambda: None)
+    trials = Trials(exported=quantized.exported, scheme=scheme, kind=kind, soc=soc, store=store, workers=silent)
     try:
         with workers.zygote(digest(shared), "edge", entrypoints.edge_models, *shared, store, subject=names) as edge:
             lowered = _compile(edge, quantized, soc, options, store)
     except ToolchainError as error:
-        if (named := trials.named(error, quantized.model, quantized.methods[0].exported)) is not None:
+        if (named := trials.named(error)) is not None:
             raise named from error
         raise
     if isinstance(lowered, tuple):  # the edge programs, which need memory, are gone before others are tried
         refusal, log = lowered
         first, *more = refusal.text.splitlines()
-        compiles = trials.what_compiles(refusal.nodes, quantized.model, quantized.methods[0].exported)
+        compiles = trials.what_compiles(refusal.nodes)
         text = "\n".join([f"lower failed: RuntimeError: {first}{compiles}", *more])
         raise ToolchainError(text, stage="lower", cause="RuntimeError", log=log.sha256)
     return confirm(lowered, scheme, kind, soc, workers.identity)

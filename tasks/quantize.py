@@ -31,8 +31,9 @@ def quantize(
     try:
         done = workers.call("quantize", entrypoints.quantize_model, exported, scheme, kind, store, subject=subject)
     except ToolchainError as error:
-        trials = Trials(scheme, kind, None, store, workers.reporting(lambda: None))
-        if (named := trials.named(error, exported.model, exported.methods[0])) is not None:
+        silent = workers.reporting(lambda: None)
+        trials = Trials(exported=exported, scheme=scheme, kind=kind, store=store, workers=silent)
+        if (named := trials.named(error)) is not None:
             raise named from error
         raise
     made = (*exported.made, StageCall(stage="quantize", seconds=done.seconds, log=done.log))

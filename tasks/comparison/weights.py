@@ -1,11 +1,11 @@
 """The rounding errors of a quantized model's weights: the weights in the program against the float weights."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from safetensors import safe_open
 
-from qnnsweep.tasks.numerics.element_use import Array, Kernels
+from qnnsweep.tasks.numerics.element_use import Kernels
 from qnnsweep.tasks.numerics.float_constants import FloatConstants
 from qnnsweep.tasks.numerics.float_weights import Floats, dequantizes_constant, float_weight
 from qnnsweep.tasks.records import LoweredMethod
@@ -38,25 +38,20 @@ def weight_errors(lowered: LoweredMethod, store: Store, kernels: Kernels) -> Wei
     `kernels`: the edge graph's kernels, on any inputs.
     """
     blob = lowered.quantized.float_weights
+    dequantizing = [*filter(dequantizes_constant, lowered.operators)]
     if blob is None:
-        return _errors(lowered, kernels, lambda _: {})
+        return WeightErrors(by_operator={}, unknown=tuple(operator.name for operator in dequantizing))
+    errors: dict[int, Floats] = {}
+    unknown: list[str] = []
     store.verify(blob)
     with safe_open(store.path(blob), framework="np") as file:
         stored = {*file.keys()}
-        return _errors(lowered, kernels, lambda names: {name: file.get_tensor(name) for name in stored & {*names}})
-
-
-def _errors(
-    lowered: LoweredMethod, kernels: Kernels, floats: Callable[[Sequence[str]], Mapping[str, Array]]
-) -> WeightErrors:
-    """Return the errors. `floats`: reads the tensors with these names, as far as they are stored."""
-    errors: dict[int, Floats] = {}
-    unknown: list[str] = []
-    for operator in filter(dequantizes_constant, lowered.operators):
-        rounded = kernels.call(operator.index, {})
-        original = float_weight(operator, rounded, floats(operator.source_nodes))
-        if original is None or rounded is None or isinstance(rounded, tuple):
-            unknown.append(operator.name)
-        else:
-            errors[operator.index] = rounded - original
+        for operator in dequantizing:
+            rounded = kernels.call(operator.index, {})
+            floats = {name: file.get_tensor(name) for name in operator.source_nodes if name in stored}
+            original = float_weight(operator, rounded, floats)
+            if original is None or rounded is None or isinstance(rounded, tuple):
+                unknown.append(operator.name)
+            else:
+                errors[operator.index] = rounded - original
     return WeightErrors(by_operator=errors, unknown=tuple(unknown))

@@ -25,7 +25,7 @@ Part = tuple[Cause, int]
 ARISING: tuple[Cause, ...] = ("weights", "bias", "clipping", "resolution", "overflow", "device")
 """The causes of error that arise at operators, and that a run can leave out."""
 _BASES = (frozenset[Cause](), frozenset[Cause](ARISING))
-"""The causes that are left out at all operators in the runs from which those with or without one part start."""
+"""The causes that a run leaves out if runs without one part, or with it alone, start from its values."""
 LARGEST_HALF = 65504.0
 """The largest finite float16."""
 _HALF_BITS = 2**11  # the significant bits of a float16

@@ -9,7 +9,7 @@ from qnnsweep.tasks.numerics.element_use import Array, Value
 from qnnsweep.tasks.records import Operator
 
 Floats = NDArray[np.float32]
-_ELEMENTS_AT_ONCE = 2**20
+_ELEMENTS_AT_ONCE = 2**20  # in float64
 _ROUNDING = 1e-3  # how much larger the error's energy may be than the weight's, because of float32's own rounding
 
 

@@ -31,11 +31,10 @@ def first_of_handles(operators: Sequence[Operator]) -> dict[int | None, int]:
 
 def part_of(method: LoweredMethod, debug: DebugProgram) -> Debugged:
     """Return one of a method's debug programs with what it logs."""
-    logged = frozenset(debug.logged)
     return Debugged(
         program=debug,
-        expected_tensors=tuple(tensor for tensor in method.expected_tensors if tensor.span == debug.span),
-        requantized=tuple(tensor for tensor in method.requantized if tensor.identifier in logged),
+        expected_tensors=method.expected_of(debug.span),
+        requantized=tuple(tensor for tensor in method.requantized if tensor.span == debug.span),
         etrecord=method.etrecord,
     )
 

@@ -58,7 +58,7 @@ class ExpectedTensor:
 
     `identifier` is the tensor's name in the log. If a delegate logs the tensor, it is the delegate's name for the
     tensor (QNN: `<node>@<output index>`). If the runtime logs the tensor, it is `instruction:<id>:<position>`. Another
-    debug program can log another tensor under the same name: `span` is that of the program which logs this one.
+    debug program can log another tensor under the same name: `span` is that of the program that logs this one.
     """
 
     identifier: str
@@ -83,6 +83,7 @@ class RequantizedTensor:
     instruction: int | None  # the call of the delegate that logs the result; None if no reader is known
     source: int | None  # index of the operator whose value is converted; None if it is no operator's value
     readers: tuple[int, ...]  # indices of the operators that read the result instead of the value itself
+    span: Span | None = field(default=None, metadata=IDENTITY_UNLESS_NONE)  # that of the debug program that logs it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +160,6 @@ class DebugProgram:
     program: Blob | None
     unavailable: str | None  # the toolchain's reason; None if there is a program
     span: Span | None = None  # the operators that it logs; None for all
-    logged: tuple[str, ...] = ()  # the identifiers of the tensors that it logs
     facts: ProgramFacts | None = None
     buffer_bytes: int = 0  # the most bytes that one execution logs, by the tensors' metadata
 
@@ -297,7 +297,10 @@ class LoweredMethod:
 
     def expected_in(self, part: int | None) -> tuple[ExpectedTensor, ...]:
         """Return the tensors that one of the debug programs is expected to log. `part`: see `Launch`."""
-        span = None if part is None else self.debug_programs[part - 1].span
+        return self.expected_of(None if part is None else self.debug_programs[part - 1].span)
+
+    def expected_of(self, span: Span | None) -> tuple[ExpectedTensor, ...]:
+        """Return the tensors that the debug program of a part is expected to log. `span`: None for all operators."""
         return tuple(tensor for tensor in self.expected_tensors if tensor.span == span)
 
     @property

@@ -30,17 +30,17 @@ def debug_program(model: EdgeModel, compiler: Compiler, kind: str, span: Span | 
     program = store.put_bytes(debug.program.buffer)
     numbers = subgraphs(debug.graph)
     operators = [replace(row, subgraph=numbers.get(row.debug_handle or 0)) for row in model.operators]
+    given = debug.log.requantized, operators, instructions(debug.program, model.method)
     return Debugged(
         program=DebugProgram(
             program=program,
             unavailable=None,
             span=span,
-            logged=tuple(tensor.identifier for tensor in debug.dumped),
             facts=program_facts(program, backend_of(kind), store, model.method),
             buffer_bytes=debug.logged_bytes,
         ),
         expected_tensors=tuple(replace(tensor, span=span) for tensor in debug.dumped),
-        requantized=requantized_tensors(debug.log.requantized, operators, instructions(debug.program, model.method)),
+        requantized=tuple(replace(tensor, span=span) for tensor in requantized_tensors(*given)),
         etrecord=store.take_file(_etrecord(debug, model)),
     )
 

@@ -5,6 +5,7 @@ compiled up to there: where the error of the whole program appears for the first
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -46,41 +47,34 @@ def first_failing(
     program does not fail in this way, or if the line is not known.
     """
     make_deterministic()
-    # Of a calibration, only the error matters.
+    # The grids have no effect on the error, so one sample calibrates.
     exported, scheme = replace(exported, calibration_samples=1), replace(scheme, calibration_samples=1)
     graph = load_program(store, exported.program).module()
     sample = read_samples(store, exported.evaluation, input_names(exported), 1)[0]
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
 
     def fails(count: int) -> bool:
-        program = _cut(graph, calls[:count], sample)
+        program = _cut(graph, {*calls[:count]}, sample)
         if program is None:
             return False
         torch.export.save(program, "cut.pt2")
         cut = replace(exported, program=store.take_file(Path("cut.pt2")))
         return any(_alike(text, said) for text in _errors(cut, scheme, kind, soc, stage, store))
 
-    passing, failing = 0, len(calls)
-    if not calls or not fails(failing):
+    if not calls or not fails(len(calls)):
         return None
-    while failing - passing > 1:
-        middle = (passing + failing) // 2
-        if fails(middle):
-            failing = middle
-        else:
-            passing = middle
-    node = calls[failing - 1]
+    node = calls[bisect_left(range(1, len(calls)), True, key=fails)]
     line = line_in_words(node.meta.get("stack_trace") or "")
     return None if line is None else (node.name, f"{node.target} of {line}")
 
 
-def _cut(graph: GraphModule, kept: list[Node], sample: tuple[torch.Tensor, ...]) -> ExportedProgram | None:
+def _cut(graph: GraphModule, kept: set[Node], sample: tuple[torch.Tensor, ...]) -> ExportedProgram | None:
     """Return the program of the first calls, whose outputs are what later calls read; None if it has no output."""
     cut, copies = Graph(graph), dict[Node, Node]()
     for node in graph.graph.nodes:
         if node.op in ("placeholder", "get_attr") or node in kept:
             copies[node] = cut.node_copy(node, copies.__getitem__)
-    read_later = [node for node in kept if any(user not in copies for user in node.users)]
+    read_later = [node for node in copies if node in kept and any(user not in copies for user in node.users)]
     outputs = [copies[node] for node in read_later if isinstance(node.meta.get("val"), torch.Tensor)]
     if not outputs:
         return None

@@ -56,20 +56,25 @@ def configured_samples(model: ModelConfig, split: str, data: DataConfig) -> list
 
 
 def _check_sample(model: ModelConfig, where: str, sample: Sample) -> None:
-    if not isinstance(sample, Mapping) or "inputs" not in sample:
-        raise RequestError(f"{where} is not a mapping with the key 'inputs'")
-    expected = [spec.name for spec in model.inputs]
-    if not isinstance(sample["inputs"], Mapping):
-        kind = type(sample["inputs"]).__name__
+    inputs, expected = _inputs(where, sample), [spec.name for spec in model.inputs]
+    if not isinstance(inputs, Mapping):
+        kind = type(inputs).__name__
         raise RequestError(f"{where} has a {kind} as 'inputs'; model.inputs names {expected}: give a dict of these")
-    if sorted(sample["inputs"]) != sorted(expected):
-        raise RequestError(f"{where} has the inputs {sorted(sample['inputs'])}; model.inputs names {expected}")
+    if sorted(inputs) != sorted(expected):
+        raise RequestError(f"{where} has the inputs {sorted(inputs)}; model.inputs names {expected}")
     for spec in model.inputs:
-        tensor = torch.as_tensor(sample["inputs"][spec.name])
+        tensor = torch.as_tensor(inputs[spec.name])
         if list(tensor.shape) != list(spec.shape) or dtype_name(tensor.dtype) != spec.dtype:
             raise RequestError(
                 f"{where}: input {spec.name} is {_described(tensor)}; model.inputs says {spec.dtype}{list(spec.shape)}"
             )
+
+
+def _inputs(where: str, sample: Sample) -> Any:
+    """Return what a sample has as inputs. Raises RequestError if it has none."""
+    if not isinstance(sample, Mapping) or "inputs" not in sample:
+        raise RequestError(f"{where} is not a mapping with the key 'inputs'")
+    return sample["inputs"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,9 +145,7 @@ class CallTemplate:
 
 def template_of(module: torch.nn.Module, where: str, sample: Sample) -> CallTemplate:
     """Return how a sample calls a module. Raises RequestError if the sample is none, or does not fit `forward`."""
-    if not isinstance(sample, Mapping) or "inputs" not in sample:
-        raise RequestError(f"{where} is not a mapping with the key 'inputs'")
-    inputs = sample["inputs"]
+    inputs = _inputs(where, sample)
     signature = inspect.signature(module.forward)
     try:
         if isinstance(inputs, Mapping):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from qnnsweep.conf.schema import SocConfig
 from qnnsweep.conf.schemes import SchemeConfig
 from qnnsweep.tasks.records import DebugProgram, LoweredMethod, ProgramCheck, ProgramFacts, Toolchain
-from qnnsweep.tasks.records.debugged import part_of
 from qnnsweep.tasks.records.vocabulary import ProgramName
 from qnnsweep.tasks.toolchain.backends.backend import Backend
 from qnnsweep.tasks.toolchain.backends.checks import AuditedProgram
@@ -34,7 +33,7 @@ def _part(lowered: LoweredMethod, debug: DebugProgram) -> LoweredMethod:
     if debug.span is None:
         return lowered
     operators = lowered.operators[debug.span.first : debug.span.end]
-    return replace(lowered, operators=operators, expected_tensors=part_of(lowered, debug).expected_tensors)
+    return replace(lowered, operators=operators, expected_tensors=lowered.expected_of(debug.span))
 
 
 def differences(checks: Sequence[ProgramCheck]) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from qnnsweep.tasks.records import GraphTensor, LoweredMethod, LoweredProgram, ProgramCheck, StateLink
+from qnnsweep.tasks.records import GraphTensor, LoweredMethod, LoweredProgram, ProgramCheck, Span, StateLink
 
 _NO_DEBUG_PROGRAM = "only a debug program names the grids of its values"
 _NOT_LISTED = "the debug program's context does not list the state"
@@ -29,7 +29,7 @@ def _checks(links: Sequence[StateLink], methods: Mapping[str, LoweredMethod]) ->
         spec = reader.exported.inputs[link.input]
         asked = "no grid" if read is None else _grid(read.scale[0], read.zero_point[0])
         got = _written(writer, link.output)
-        in_reader = {_grid(tensor.scale, tensor.zero_point) for tensor in _tensors(reader)}
+        in_reader = {_grid(tensor.scale, tensor.zero_point) for _, tensor in _tensors(reader)}
         missing = _NO_DEBUG_PROGRAM if writer.debug_facts is None else _NOT_LISTED
         yield ProgramCheck(
             method=writer.exported.method,
@@ -48,17 +48,18 @@ def _written(method: LoweredMethod, output: int) -> str | None:
     """Return the compiled grid of the operator that computes an output."""
     index = method.output_operators[output]
     handle = None if index is None else method.operators[index].debug_handle
-    names = {row.identifier for row in method.expected_tensors if handle in row.debug_handles}
-    return next((_grid(tensor.scale, tensor.zero_point) for tensor in _tensors(method) if tensor.name in names), None)
+    names = {(row.span, row.identifier) for row in method.expected_tensors if handle in row.debug_handles}
+    written = (tensor for span, tensor in _tensors(method) if (span, tensor.name) in names)
+    return next((_grid(tensor.scale, tensor.zero_point) for tensor in written), None)
 
 
-def _tensors(method: LoweredMethod) -> Iterator[GraphTensor]:
-    """Yield the quantized tensors that the contexts of the debug programs list."""
-    programs = [debug.facts for debug in method.debug_programs if debug.facts is not None]
-    for delegate in (delegate for facts in programs for delegate in facts.delegates):
-        for tensor in delegate.context.tensors if delegate.context else ():
-            if tensor.scale is not None:
-                yield tensor
+def _tensors(method: LoweredMethod) -> Iterator[tuple[Span | None, GraphTensor]]:
+    """Yield the quantized tensors that the contexts of the debug programs list, with the program's span."""
+    for debug in method.debug_programs:
+        for delegate in debug.facts.delegates if debug.facts is not None else ():
+            for tensor in delegate.context.tensors if delegate.context else ():
+                if tensor.scale is not None:
+                    yield debug.span, tensor
 
 
 def _grid(scale: float | None, zero_point: int | None) -> str:
